@@ -1,0 +1,82 @@
+"""What the layers know of one request: the typed carrier in ``scope["state"]``.
+
+Layers talk through this object and nothing else. It holds no key and no prompt, so that whatever
+logs it can leak neither.
+"""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.endpoints import Endpoint
+from proxy.errors import Dialect, Reason, Refusal
+
+_KEY = "bulwark"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks, once authenticated.
+
+    Attributes:
+        key_id: The public id of the key (``env-1``, ``k3v9x2ab``, ``anonymous``); fit for logs.
+        cache_salt: A secret of this key's own, for ``PROXY_CACHE_SALT=per-key``; never logged.
+    """
+
+    key_id: str
+    cache_salt: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestContext:
+    """Everything that the log line and the metrics will say about a request.
+
+    Times are seconds on the injected monotonic clock; sizes are bytes of body.
+
+    Attributes:
+        headers: The request's fields as received, names lowercase; for reading only.
+        route_refusal: The 404 or 405 that the table found, to be said only after authentication.
+        outcome: Why it ended otherwise than well; None while it goes well.
+        status: The status sent to the client; 0 while none was.
+    """
+
+    request_id: str
+    method: str
+    client: str
+    headers: list[tuple[bytes, bytes]]
+    started: float
+    endpoint: Endpoint | None = None
+    route_refusal: Refusal | None = None
+    principal: Principal | None = None
+    outcome: Reason | None = None
+    status: int = 0
+    upstream_status: int = 0
+    stream: bool = False
+    bytes_in: int = 0
+    bytes_out: int = 0
+    prompt_chars: int = 0
+    output_tokens_bound: int = 0
+    clamped: str = ""
+    queued_seconds: float = 0.0
+    first_byte: float = 0.0
+    response_complete: bool = False
+
+    @property
+    def dialect(self) -> Dialect:
+        """Whose error shape this request's client parses."""
+        return self.endpoint.dialect if self.endpoint is not None else Dialect.OPENAI
+
+    @property
+    def response_started(self) -> bool:
+        """Whether a status went out, after which no other may follow."""
+        return self.status != 0
+
+    def attach(self, scope: MutableMapping[str, Any]) -> None:
+        """Makes this the context of an ASGI scope."""
+        scope.setdefault("state", {})[_KEY] = self
+
+    @staticmethod
+    def of(scope: MutableMapping[str, Any]) -> "RequestContext":
+        """The context that ``middleware.access`` attached to this scope."""
+        context: RequestContext = scope["state"][_KEY]
+        return context
