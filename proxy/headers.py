@@ -1,0 +1,166 @@
+"""Which header fields cross the proxy: two allow-lists, one in each direction.
+
+An allow-list, because the fields that must not cross cannot be counted: routing headers that pick a
+GPU, session headers that share a cache, whatever an engine reads next year. A field that nobody
+thought of stays behind. Nothing here knows a key, and no field of the client's can replace one of
+ours: what we set is written by us alone.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from proxy.errors import RawHeaders
+
+_TO_UPSTREAM = frozenset(
+    {b"content-type", b"accept", b"user-agent", b"anthropic-version", b"anthropic-beta"}
+)
+_TO_UPSTREAM_PREFIX = b"openai-"
+
+_TO_CLIENT = frozenset({b"content-type", b"content-length", b"cache-control", b"retry-after"})
+_TO_CLIENT_PREFIXES = (b"openai-", b"anthropic-")
+
+# RFC 9110 §7.6.1, and two that old clients and proxies still send.
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+# The name of the owner's site is not the engine's to act in: no cookie, no redirect, no policy. The
+# rest are fields that the proxy or its server writes itself.
+_NEVER_TO_CLIENT = _HOP_BY_HOP | {
+    b"alt-svc",
+    b"clear-site-data",
+    b"content-encoding",
+    b"content-range",
+    b"date",
+    b"location",
+    b"refresh",
+    b"server",
+    b"set-cookie",
+    b"strict-transport-security",
+    b"www-authenticate",
+    b"x-content-type-options",
+    b"x-request-id",
+}
+_NEVER_TO_CLIENT_PREFIXES = (b"access-control-", b"x-accel-", b"x-bulwark-", b"x-ratelimit-")
+
+_EVENT_STREAM_FIELDS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+
+def to_upstream(
+    headers: RawHeaders,
+    *,
+    host: bytes,
+    request_id: bytes,
+    api_key: bytes | None,
+    content_length: int | None,
+) -> list[tuple[bytes, bytes]]:
+    """The fields of the request to the upstream.
+
+    Args:
+        headers: What the client sent.
+        host: The upstream's authority.
+        request_id: Ours; the client's own ``X-Request-Id`` stays here.
+        api_key: The upstream's key, without a scheme; None sends no ``Authorization``.
+        content_length: Bytes of body; None where the request has none.
+    """
+    fields = [
+        (b"host", host),
+        # Or an engine may compress what nobody asked it to, and the relay cannot look at the bytes.
+        (b"accept-encoding", b"identity"),
+        (b"x-request-id", request_id),
+    ]
+    if api_key is not None:
+        fields.append((b"authorization", b"Bearer " + api_key))
+    if content_length is not None:
+        fields.append((b"content-length", str(content_length).encode()))
+    named = _named_by_connection(headers)
+    for raw_name, value in headers:
+        name = raw_name.lower()
+        if name in named:
+            continue
+        if name in _TO_UPSTREAM or name.startswith(_TO_UPSTREAM_PREFIX):
+            fields.append((name, value))
+    return fields
+
+
+def to_client(headers: RawHeaders, *, extra: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
+    """The fields of the response to the client, before ``middleware.access`` adds ours.
+
+    Args:
+        headers: What the upstream sent, names in any case.
+        extra: More names to relay, lowercase (``PROXY_RESPONSE_HEADERS``). Those that are not
+            ``may_be_relayed`` stay behind all the same.
+    """
+    received = [(name.lower(), value) for name, value in headers]
+    stays = _named_by_connection(received) | _misleading_length(received)
+    if event_stream := is_event_stream(received):
+        stays.add(b"cache-control")
+    fields = [
+        (name, value)
+        for name, value in _once(received)
+        if name not in stays and _crosses(name, extra)
+    ]
+    if event_stream:
+        # Or a reverse proxy in front of us (nginx, cloudflared) collects events before it sends them.
+        fields += _EVENT_STREAM_FIELDS
+    return fields
+
+
+def may_be_relayed(name: bytes) -> bool:
+    """Whether an operator may add this response field (lowercase) to the allow-list."""
+    return name not in _NEVER_TO_CLIENT and not name.startswith(_NEVER_TO_CLIENT_PREFIXES)
+
+
+def is_event_stream(headers: RawHeaders) -> bool:
+    """Whether the body is server-sent events, whatever parameters its type has."""
+    for name, value in headers:
+        if name.lower() == b"content-type":
+            return value.partition(b";")[0].strip().lower() == b"text/event-stream"
+    return False
+
+
+def _crosses(name: bytes, extra: frozenset[bytes]) -> bool:
+    if name in _TO_CLIENT or name.startswith(_TO_CLIENT_PREFIXES):
+        return True
+    return name in extra and may_be_relayed(name)
+
+
+def _named_by_connection(headers: RawHeaders) -> set[bytes]:
+    """The fields that ``Connection`` declares to be for this hop only (RFC 9110 §7.6.1)."""
+    return {
+        token.strip().lower()
+        for name, value in headers
+        if name.lower() == b"connection"
+        for token in value.split(b",")
+    }
+
+
+def _misleading_length(headers: RawHeaders) -> set[bytes]:
+    """``content-length`` where it is not the one statement of the body's length.
+
+    RFC 9112 §6.3: with a ``Transfer-Encoding`` it means nothing, and must not be sent on.
+    """
+    names = [name for name, _ in headers]
+    if b"transfer-encoding" in names or names.count(b"content-length") > 1:
+        return {b"content-length"}
+    return set()
+
+
+def _once(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The fields without a second ``content-type``: browsers would take that for the type."""
+    typed = False
+    for name, value in headers:
+        if name == b"content-type":
+            if typed:
+                continue
+            typed = True
+        yield name, value
