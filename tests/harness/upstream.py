@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
+from typing import cast
 
 
 class End(Enum):
@@ -180,11 +181,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accepted."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports do not inherit from asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
         self._upstream.connections.append(self)
         if not self._upstream.reads:
-            transport.pause_reading()
+            self.transport.pause_reading()
         self._answering = asyncio.get_running_loop().create_task(self._answer())
         self._upstream.notify()
 
