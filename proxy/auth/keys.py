@@ -1,0 +1,144 @@
+"""Keys: how they are made, kept and compared.
+
+A key is 256 random bits, so its plain SHA-256 says nothing about it and a slow hash would buy
+nothing. The store keeps digests only, compares them in constant time, and does the same work for
+an id that it has as for one that it has not. A key's public id is the only part of it that may
+appear in a log, and only once the whole key was found to be right.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from proxy.auth.credentials import HOW
+from proxy.context import Principal
+from proxy.errors import InvalidApiKey, MissingApiKey
+
+_PREFIX = "sk-bw-"
+_ID = re.compile(r"[a-z0-9]{8}")
+_KEY = re.compile(rb"sk-bw-([a-z0-9]{8})-[A-Za-z0-9_-]{43}")
+_ANONYMOUS = "anonymous"
+
+# Compared with where there is no record. No input has this digest that anybody could find.
+_NO_DIGEST = bytes(32)
+
+
+def generate() -> str:
+    """A fresh key: ``sk-bw-``, a public id of 8 characters, ``-``, a secret of 256 random bits."""
+    public_id = base64.b32encode(secrets.token_bytes(5)).decode().lower()
+    return f"{_PREFIX}{public_id}-{secrets.token_urlsafe(32)}"
+
+
+def is_public_id(text: str) -> bool:
+    """Whether a text has the form of a key's public id."""
+    return _ID.fullmatch(text) is not None
+
+
+def digest(key: bytes) -> bytes:
+    """What is kept of a key: the SHA-256 of the whole of it."""
+    return hashlib.sha256(key).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """One key of the store, without the key.
+
+    Attributes:
+        key_id: Its name in logs and metrics: the public id, or ``env-1`` for the environment's.
+        sha256: The digest of the whole key.
+        name: What the operator calls its owner.
+        expires: The moment from which it is refused.
+    """
+
+    key_id: str
+    sha256: bytes = field(repr=False)
+    name: str = ""
+    expires: datetime | None = None
+    disabled: bool = False
+
+    def principal(self) -> Principal:
+        """The owner. The salt is the key's own, and tells neither the key nor its digest."""
+        salt = hmac.digest(self.sha256, b"bulwark cache salt", "sha256").hex()
+        return Principal(key_id=self.key_id, cache_salt=salt)
+
+    def is_valid(self, now: datetime) -> bool:
+        """Whether it may be used at this moment."""
+        return not self.disabled and (self.expires is None or now < self.expires)
+
+
+def environment_records(keys: Iterable[str]) -> list[KeyRecord]:
+    """The keys of ``PROXY_API_KEYS``, named by position: no part of such a key is an id."""
+    return [
+        KeyRecord(key_id=f"env-{number}", sha256=digest(key.encode()))
+        for number, key in enumerate(keys, start=1)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    record: KeyRecord
+    principal: Principal
+
+
+class KeyStore:
+    """The authenticator over a fixed set of keys.
+
+    Args:
+        environment: Keys of any form; each request's credential is compared with all of them.
+        file: Keys of our own form, found by their public id.
+        allow_anonymous: Serve those who send no key; and, if the store has none at all, those who
+            send one, because most clients cannot do without.
+        now: The wall clock, in UTC.
+    """
+
+    def __init__(
+        self,
+        environment: Sequence[KeyRecord] = (),
+        file: Sequence[KeyRecord] = (),
+        *,
+        allow_anonymous: bool = False,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._environment = [_Entry(record, record.principal()) for record in environment]
+        self._file = {record.key_id: _Entry(record, record.principal()) for record in file}
+        self._now = now
+        self._anonymous = _anonymous() if allow_anonymous else None
+
+    def __len__(self) -> int:
+        return len(self._environment) + len(self._file)
+
+    def authenticate(self, credential: bytes | None) -> Principal:
+        """The owner of this credential. See ``Authenticator``."""
+        if self._anonymous is not None and (credential is None or not len(self)):
+            return self._anonymous
+        if credential is None:
+            raise MissingApiKey(f"An API key is needed. {HOW}")
+        entry = self._find(credential)
+        if entry is None or not entry.record.is_valid(self._now()):
+            raise InvalidApiKey
+        return entry.principal
+
+    def _find(self, credential: bytes) -> _Entry | None:
+        """The entry with this key. Every comparison is made, whichever one matches."""
+        sha256 = digest(credential)
+        found = self._named(credential)
+        if not hmac.compare_digest(found.record.sha256 if found else _NO_DIGEST, sha256):
+            found = None
+        for entry in self._environment:
+            if hmac.compare_digest(entry.record.sha256, sha256):
+                found = entry
+        return found
+
+    def _named(self, credential: bytes) -> _Entry | None:
+        """The entry of the public id in a credential, whose secret is still to be compared."""
+        match = _KEY.fullmatch(credential)
+        return self._file.get(match[1].decode()) if match else None
+
+
+def _anonymous() -> Principal:
+    return KeyRecord(key_id=_ANONYMOUS, sha256=secrets.token_bytes(32)).principal()

@@ -1,0 +1,154 @@
+"""Keys, and the contract that every authenticator has to keep."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from proxy.auth import Authenticator
+from proxy.auth.keys import KeyRecord, KeyStore, digest, environment_records, generate, is_public_id
+from proxy.errors import InvalidApiKey, MissingApiKey
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+ENV_KEYS = ["x" * 32, "sk-bw-aaaaaaaa-" + "e" * 43]
+
+
+def own_key(public_id: str = "k3v9x2ab", secret: str = "s" * 43) -> str:
+    """A key of our own form."""
+    return f"sk-bw-{public_id}-{secret}"
+
+
+def record(key: str, *, expires: datetime | None = None, disabled: bool = False) -> KeyRecord:
+    """What the file has of a key of our own form."""
+    return KeyRecord(key[6:14], digest(key.encode()), expires=expires, disabled=disabled)
+
+
+def store(*file: KeyRecord, allow_anonymous: bool = False, env: bool = True) -> KeyStore:
+    """A store with two keys of the environment, unless told otherwise, and these of the file."""
+    environment = environment_records(ENV_KEYS if env else [])
+    return KeyStore(environment, file, allow_anonymous=allow_anonymous, now=lambda: NOW)
+
+
+def test_a_generated_key_has_the_documented_form() -> None:
+    """sk-bw-, an id of 8, a dash, 43 characters of secret; no two alike."""
+    keys = {generate() for _ in range(100)}
+    assert len(keys) == 100
+    for key in keys:
+        assert key[:6] == "sk-bw-"
+        assert is_public_id(key[6:14])
+        assert key[14] == "-"
+        assert len(key) == 58
+        assert KeyStore([], [record(key)]).authenticate(key.encode()).key_id == key[6:14]
+
+
+def test_the_digest_is_the_sha256_of_the_whole_key() -> None:
+    """Anybody can make one with sha256sum."""
+    assert digest(b"abc") == hashlib.sha256(b"abc").digest()
+
+
+@pytest.mark.parametrize(
+    ("key", "key_id"),
+    [
+        pytest.param(ENV_KEYS[0], "env-1", id="the first key of the environment"),
+        pytest.param(ENV_KEYS[1], "env-2", id="one of our own form in the environment is no id"),
+        pytest.param(own_key(), "k3v9x2ab", id="a key of the file, by its public id"),
+    ],
+)
+def test_a_known_key_has_an_owner(key: str, key_id: str) -> None:
+    """A valid key is authenticated under its public name."""
+    authenticator: Authenticator = store(record(own_key()))
+    assert authenticator.authenticate(key.encode()).key_id == key_id
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param("y" * 32, id="unknown"),
+        pytest.param("x" * 31, id="a prefix of a key"),
+        pytest.param("x" * 33, id="a key and one more character"),
+        pytest.param("X" * 32, id="a key in another case"),
+        pytest.param(own_key(secret="t" * 43), id="a known id with another secret"),
+        pytest.param(own_key(public_id="zzzzzzzz"), id="an unknown id"),
+        pytest.param(own_key() + "\n", id="a key with a line break"),
+        pytest.param("sk-bw-k3v9x2ab-", id="an id alone"),
+        pytest.param("k3v9x2ab", id="a public id for a key"),
+        pytest.param("env-1", id="the name of a key for a key"),
+        pytest.param(digest(own_key().encode()).hex(), id="the digest for the key"),
+    ],
+)
+def test_any_other_key_is_invalid(key: str) -> None:
+    """Everything that is not exactly a key of the store is refused alike."""
+    with pytest.raises(InvalidApiKey):
+        store(record(own_key())).authenticate(key.encode())
+
+
+@pytest.mark.parametrize(
+    ("limits", "valid"),
+    [
+        pytest.param({"expires": NOW + SECOND}, True, id="one that expires in a second"),
+        pytest.param({"expires": NOW}, False, id="one that expires now"),
+        pytest.param({"expires": NOW - SECOND}, False, id="an expired one"),
+        pytest.param({"disabled": True}, False, id="a disabled one"),
+        pytest.param({"disabled": False}, True, id="an enabled one"),
+    ],
+)
+def test_expired_and_disabled_keys(limits: dict[str, object], valid: bool) -> None:
+    """They are refused, and in the same words as an unknown key."""
+    limited = store(record(own_key(), **limits))  # type: ignore[arg-type]
+    if valid:
+        assert limited.authenticate(own_key().encode()).key_id == "k3v9x2ab"
+        return
+    with pytest.raises(InvalidApiKey) as refused:
+        limited.authenticate(own_key().encode())
+    with pytest.raises(InvalidApiKey) as unknown:
+        limited.authenticate(b"?")
+    assert refused.value.message == unknown.value.message
+
+
+def test_no_credential_is_missing_not_invalid() -> None:
+    """Without a key the refusal says how to send one."""
+    with pytest.raises(MissingApiKey, match="Authorization: Bearer <key>"):
+        store().authenticate(None)
+
+
+def test_an_empty_store_lets_nobody_in() -> None:
+    """No keys is not the same as no need for keys."""
+    empty = store(env=False)
+    assert len(empty) == 0
+    with pytest.raises(MissingApiKey):
+        empty.authenticate(None)
+    with pytest.raises(InvalidApiKey):
+        empty.authenticate(b"\0" * 32)
+
+
+def test_anonymous_access_has_to_be_allowed() -> None:
+    """Then nobody needs a key; and where there are none, any key that a client sends will do."""
+    anonymous = store(env=False, allow_anonymous=True)
+    assert anonymous.authenticate(None).key_id == "anonymous"
+    assert anonymous.authenticate(b"sk-dummy").key_id == "anonymous"
+
+
+def test_anonymous_access_does_not_rescue_a_wrong_key() -> None:
+    """Where there are keys, a mistyped one is refused rather than served under another name."""
+    both = store(allow_anonymous=True)
+    assert both.authenticate(None).key_id == "anonymous"
+    assert both.authenticate(ENV_KEYS[0].encode()).key_id == "env-1"
+    with pytest.raises(InvalidApiKey):
+        both.authenticate(b"sk-dummy")
+
+
+def test_each_key_has_a_salt_of_its_own() -> None:
+    """Salts differ between keys, last over restarts, and say nothing of key or digest."""
+    keys = [*ENV_KEYS, own_key()]
+    salts = [store(record(own_key())).authenticate(key.encode()).cache_salt for key in keys]
+    again = [store(record(own_key())).authenticate(key.encode()).cache_salt for key in keys]
+    assert salts == again
+    assert len(set(salts)) == len(keys)
+    assert not {digest(key.encode()).hex() for key in keys} & set(salts)
+
+
+def test_records_do_not_show_their_digest() -> None:
+    """A record in a log or a traceback gives away no digest."""
+    assert digest(own_key().encode()).hex()[:8] not in repr(record(own_key()))
+    assert repr(digest(own_key().encode())) not in repr(record(own_key()))
