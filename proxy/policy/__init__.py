@@ -1,0 +1,62 @@
+"""What a request may ask: pure functions over its body.
+
+There is no schema of the request. The product was born from one: a pydantic model that did not
+declare ``tools`` dropped them in silence. So the few fields that are governed are looked at, and
+everything else passes untouched, and counts.
+"""
+
+from proxy.endpoints import BodyKind
+from proxy.policy.body import max_structure, parse
+from proxy.policy.edit import Edit, apply
+from proxy.policy.fields import RefusedFields
+from proxy.policy.limits import Cost, Limits, Verdict
+from proxy.policy.output import bound_output
+from proxy.policy.prompt import PER_INPUT, TOTAL_FACTOR, PromptCount
+
+__all__ = ["Cost", "Limits", "Policy", "Verdict"]
+
+
+class Policy:
+    """The operator's limits, ready to judge bodies."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._fields = RefusedFields(limits)
+
+    def check(self, kind: BodyKind, body: bytes, *, cache_salt: str) -> Verdict:
+        """Judges one body.
+
+        Args:
+            kind: What the endpoint takes it for.
+            body: The whole body, identity encoding.
+            cache_salt: The key's own salt, put in where ``PROXY_CACHE_SALT=per-key``.
+
+        Returns:
+            The bytes to forward (this very object if nothing had to change) and their cost.
+
+        Raises:
+            Refusal: What is wrong, how much, and which setting.
+        """
+        limits = self._limits
+        prompt_cap = limits.max_prompt_chars * (TOTAL_FACTOR if kind in PER_INPUT else 1)
+        members = parse(body, max_structure=max_structure(prompt_cap, limits.max_schema_chars))
+        self._fields.check_top(kind, members)
+        count = PromptCount(kind, limits, self._fields)
+        count.walk(members)
+        output = bound_output(kind, members, limits, prompts=len(count.inputs))
+        edits = list(output.edits)
+        if limits.cache_salt == "per-key":
+            edits.append(Edit(("cache_salt",), b'"%b"' % cache_salt.encode()))
+        return Verdict(
+            body=apply(body, edits),
+            stream=members.get("stream") is True,
+            cost=Cost(
+                prompt_chars=count.prompt_chars,
+                schema_chars=count.schema_chars,
+                items=count.conversation.items,
+                media_parts=count.conversation.media_parts,
+                sequences=output.sequences,
+                output_tokens=output.tokens,
+            ),
+            clamped=output.clamped,
+        )

@@ -1,0 +1,159 @@
+"""The walk over messages, input items, content parts and tool calls.
+
+Text counts its Unicode code points; what a template may render as a structure counts as long as a
+template would write it. Content parts are looked at on the way: media and embeddings are refused or
+counted here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.errors import InvalidValue
+from proxy.policy import media, tables
+from proxy.policy.fields import RefusedFields
+from proxy.policy.lengths import arguments_chars, member_chars, rendered_chars
+
+# Members that SDKs send as null when they replay a message.
+_OFTEN_NULL = frozenset({"tool_calls", "function_call", "audio", "annotations", "cache_control"})
+
+# Members of messages and items that hold text or parts. vLLM takes a part for `reasoning` too.
+_CONTENT = frozenset({"content", "output", "summary", "reasoning", "reasoning_content"})
+
+
+class Conversation:
+    """What has been counted so far.
+
+    Attributes:
+        chars: Counted characters.
+        items: Messages, input items, parts and tool calls.
+        media_parts: Images and sounds.
+    """
+
+    __slots__ = ("_fields", "_max_chars", "chars", "items", "media_parts")
+
+    def __init__(self, fields: RefusedFields, max_chars: int) -> None:
+        self._fields = fields
+        self._max_chars = max_chars
+        self.chars = 0
+        self.items = 0
+        self.media_parts = 0
+
+    def messages(self, name: str, value: object) -> None:
+        """Counts a list of messages or input items.
+
+        Raises:
+            InvalidValue: Anything but a list of objects.
+            FieldRefused: A part with embeddings.
+            MediaRefused: A media part that is not a plain inline payload.
+        """
+        if value is None:
+            return
+        if type(value) is not list:
+            raise InvalidValue(f"{name} must be a list of objects.", param=name)
+        self.items += len(value)
+        for index, message in enumerate(value):
+            if type(message) is not dict:
+                where = f"{name}[{index}]"
+                raise InvalidValue(f"{where} must be an object.", param=where)
+            for key, member in message.items():
+                # The shallow case first: most messages are a role and a string.
+                if key == "content" and type(member) is str:
+                    self.chars += len(member)
+                elif key == "role" and type(member) is str and member in tables.ROLES:
+                    pass
+                else:
+                    self._message_member(key, member, name, index)
+
+    def content(self, where: str, value: object, *, nested: bool = False) -> None:
+        """Counts content: a string, a part, or a list of parts, themselves strings or objects.
+
+        Args:
+            where: Its path, for errors.
+            value: The content.
+            nested: Whether it is the content of a part, whose parts have none themselves.
+        """
+        if type(value) is str:
+            self.chars += len(value)
+        elif type(value) is list:
+            self.items += len(value)
+            for index, part in enumerate(value):
+                if type(part) is str:
+                    self.chars += len(part)
+                elif type(part) is dict:
+                    self._part(f"{where}[{index}]", part, nested=nested)
+                else:
+                    self.chars += rendered_chars(part)
+        elif type(value) is dict:
+            self._part(where, value, nested=nested)
+        elif value is not None:
+            self.chars += rendered_chars(value)
+
+    def _message_member(self, key: str, value: object, name: str, index: int) -> None:
+        if key in _CONTENT:
+            self.content(f"{name}[{index}].{key}", value)
+        elif key == "tool_calls" and type(value) is list:
+            self.items += len(value)
+            for call in value:
+                self._call(call)
+        elif key in {"function_call", "function"}:
+            self._call(value)
+        elif key == "arguments":
+            self._arguments(value)
+        else:
+            self._text_member(key, value)
+
+    def _part(self, where: str, part: Mapping[str, Any], *, nested: bool) -> None:
+        if media.is_media(part):
+            self._media(where, part)
+            return
+        for key, value in part.items():
+            if key == "content" and not nested:
+                self.content(f"{where}.content", value, nested=True)
+            elif key == "input":
+                self.chars += rendered_chars(value)
+            else:
+                self._text_member(key, value)
+
+    def _media(self, where: str, part: Mapping[str, Any]) -> None:
+        self.media_parts += 1
+        names = [name for name in (part.get("type"), *part) if type(name) is str]
+        for name in names:
+            self._fields.check_part(name, where)
+        payload = [name for name in names if name.endswith("_embeds")]
+        if not payload:  # embeddings that got here were allowed by name
+            video = self._fields.allows("video_url")
+            payload = [media.payload_key(part, where, video=video)]
+        for key, value in part.items():
+            if key not in payload:
+                self._text_member(key, value)
+            elif rest := media.without_payload(value):
+                self.chars += rendered_chars(rest)
+
+    def _call(self, call: object) -> None:
+        """A tool call, or the function inside one."""
+        if type(call) is not dict:
+            self.chars += rendered_chars(call) if call is not None else 0
+            return
+        for key, value in call.items():
+            if key == "arguments":
+                self._arguments(value)
+            elif key == "function" and type(value) is dict:
+                self._call(value)
+            else:
+                self._text_member(key, value)
+
+    def _arguments(self, value: object) -> None:
+        if type(value) is str:
+            # Over the cap already: the exact excess is not worth a second parse.
+            over = self.chars + len(value) > self._max_chars
+            self.chars += len(value) if over else arguments_chars(value)
+        elif value is not None:
+            self.chars += rendered_chars(value)
+
+    def _text_member(self, key: str, value: object) -> None:
+        if key in tables.MESSAGE_TEXT and (value is None or type(value) is str):
+            self.chars += len(value or "")
+        elif key == "type" and type(value) is str:
+            self.chars += 0 if value in tables.PART_TYPES else len(value)
+        elif value is not None or key not in _OFTEN_NULL:
+            self.chars += member_chars(key, value)

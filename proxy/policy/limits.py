@@ -1,0 +1,75 @@
+"""What the policy is told, and what it says: plain values, so that every decision stays a pure function."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Engine = Literal["vllm", "sglang", "llamacpp", "transformers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The operator's caps; each is the setting ``PROXY_<NAME>``.
+
+    Attributes:
+        max_prompt_chars: Unicode code points of prompt in one request.
+        max_schema_chars: Characters of compact JSON of tools and output schemas together.
+        max_output_tokens: Tokens that one request may generate, over all its sequences.
+        max_choices: Sequences of one request: prompts times ``n`` or ``best_of``.
+        max_media_parts: Images and sounds in one request.
+        output_overflow: Whether an output over the cap is lowered or refused.
+        profile: ``strict`` refuses the second tier of fields too.
+        engine: Which engine is behind; adds what only that one needs.
+        allow_fields: Names taken out of the tables of refused fields.
+        deny_fields: Names added to them.
+        cache_salt: ``per-key`` gives each key a prefix cache of its own.
+    """
+
+    max_prompt_chars: int = 10_000
+    max_schema_chars: int = 64_000
+    max_output_tokens: int = 4_096
+    max_choices: int = 8
+    max_media_parts: int = 8
+    output_overflow: Literal["clamp", "reject"] = "clamp"
+    profile: Literal["standard", "strict"] = "standard"
+    engine: Engine = "vllm"
+    allow_fields: frozenset[str] = frozenset()
+    deny_fields: frozenset[str] = frozenset()
+    cache_salt: Literal["off", "per-key"] = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a request may cost the engine, as far as its body tells.
+
+    Attributes:
+        prompt_chars: What counted against the prompt cap.
+        schema_chars: What counted against the schema cap.
+        items: Messages, input items, parts and tool calls.
+        media_parts: Images and sounds.
+        sequences: Generations asked for; 0 where nothing is generated.
+        output_tokens: The most that each sequence may generate.
+    """
+
+    prompt_chars: int = 0
+    schema_chars: int = 0
+    items: int = 0
+    media_parts: int = 0
+    sequences: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A request that may pass.
+
+    Attributes:
+        body: The bytes for the upstream: the client's own object unless something had to change.
+        stream: Whether the body says ``"stream": true``.
+        cost: What to reserve for it.
+        clamped: What was lowered, as ``max_tokens 32000 -> 4096``; empty if nothing was.
+    """
+
+    body: bytes
+    stream: bool
+    cost: Cost
+    clamped: str = ""

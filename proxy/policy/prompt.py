@@ -1,0 +1,213 @@
+"""How large a prompt a body makes: never less than what an upstream can render from it.
+
+One walk over the top level sends each field to what counts it. The few things that do not count
+stand in `proxy.policy.tables`, by exact value or exact place; everything else does.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proxy.endpoints import BodyKind
+from proxy.errors import (
+    ContextLengthExceeded,
+    MediaRefused,
+    ParametersTooLarge,
+    ToolsTooLarge,
+    TooManyInputs,
+)
+from proxy.policy import tables
+from proxy.policy.body import deeper_than
+from proxy.policy.conversation import Conversation
+from proxy.policy.fields import RefusedFields
+from proxy.policy.inputs import input_chars, text_chars
+from proxy.policy.lengths import compact_chars, member_chars
+from proxy.policy.limits import Limits
+
+# Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
+# characters. The first of them are what any conversation has.
+_FREE_ITEMS = 64
+_CHARS_PER_ITEM = 32
+
+MAX_INPUTS = 2_048
+
+# Kinds whose inputs are worked on one by one: the cap holds for each, and ten times it in total.
+PER_INPUT = frozenset({BodyKind.EMBEDDINGS, BodyKind.RERANK, BodyKind.SCORE})
+TOTAL_FACTOR = 10
+
+
+class PromptCount:
+    """The walk over one body.
+
+    Attributes:
+        conversation: What counts besides `inputs`: messages, instructions, unknown fields.
+        inputs: Characters of each entry of `prompt`, `input` or what is compared.
+        schema_chars: Characters of compact JSON of tools and schemas.
+        sampling_chars: The same of parameters that never reach a prompt.
+    """
+
+    __slots__ = ("conversation", "inputs", "kind", "limits", "sampling_chars", "schema_chars")
+
+    def __init__(self, kind: BodyKind, limits: Limits, fields: RefusedFields) -> None:
+        self.kind = kind
+        self.limits = limits
+        self.conversation = Conversation(fields, limits.max_prompt_chars)
+        self.inputs: list[int] = []
+        self.schema_chars = 0
+        self.sampling_chars = 0
+
+    def walk(self, body: Mapping[str, Any]) -> None:
+        """Counts everything in a body, then holds it against the caps.
+
+        Raises:
+            Refusal: Over a cap, or of a form that is not accepted; names both.
+        """
+        handlers = _HANDLERS[self.kind]
+        for name, value in body.items():
+            if handler := handlers.get(name):
+                handler(self, name, value)
+            elif name in tables.SAMPLING:
+                if type(value) in (str, list, dict):
+                    self.sampling_chars += compact_chars(value)
+            elif name in tables.ROUTING:
+                _routing(self, name, value)
+            elif name in tables.SCHEMAS:
+                _schema(self, name, value)
+            else:
+                self.conversation.chars += member_chars(name, value)
+        beyond = self.conversation.items - _FREE_ITEMS
+        self.conversation.chars += _CHARS_PER_ITEM * max(0, beyond)
+        self._hold_against_caps()
+
+    @property
+    def prompt_chars(self) -> int:
+        """Everything that counts against the prompt cap."""
+        return self.conversation.chars + sum(self.inputs)
+
+    def _hold_against_caps(self) -> None:
+        limits = self.limits
+        if self.conversation.media_parts > limits.max_media_parts:
+            raise MediaRefused(
+                f"The request has {self.conversation.media_parts} media parts; the limit is "
+                f"{limits.max_media_parts} (PROXY_MAX_MEDIA_PARTS)."
+            )
+        self._hold_against_prompt_cap(limits.max_prompt_chars)
+        if self.schema_chars > limits.max_schema_chars:
+            raise ToolsTooLarge(
+                f"Tools and output schemas have {self.schema_chars:,} characters of compact JSON; "
+                f"the limit is {limits.max_schema_chars:,} (PROXY_MAX_SCHEMA_CHARS)."
+            )
+        if self.sampling_chars > tables.MAX_SAMPLING_CHARS:
+            raise ParametersTooLarge(
+                f"Sampling parameters (stop, logit_bias, metadata, …) have "
+                f"{self.sampling_chars:,} characters of compact JSON together; the limit is "
+                f"{tables.MAX_SAMPLING_CHARS:,}."
+            )
+
+    def _hold_against_prompt_cap(self, cap: int) -> None:
+        total = self.prompt_chars
+        if self.kind not in PER_INPUT:
+            if total > cap:
+                raise _too_long(self.kind, total, cap, "")
+            return
+        largest = self.conversation.chars + max(self.inputs, default=0)
+        if largest > cap:
+            raise _too_long(self.kind, largest, cap, " for one input")
+        if total > cap * TOTAL_FACTOR:
+            of_what = f" for all inputs, {TOTAL_FACTOR} times that of one,"
+            raise _too_long(self.kind, total, cap * TOTAL_FACTOR, of_what)
+
+
+_Handler = Callable[[PromptCount, str, Any], None]
+
+
+def _messages(count: PromptCount, name: str, value: object) -> None:
+    count.conversation.messages(name, value)
+
+
+def _content(count: PromptCount, name: str, value: object) -> None:
+    count.conversation.content(name, value)
+
+
+def _inputs(count: PromptCount, name: str, value: object) -> None:
+    """`prompt` and `input`: text, texts, ids, lists of ids or, for `input`, items."""
+    if name == "input" and type(value) is list and {type(entry) for entry in value} == {dict}:
+        count.conversation.messages(name, value)
+        return
+    count.inputs += input_chars(name, value)
+    entries = len(count.inputs)
+    if count.kind in PER_INPUT:
+        _limit_inputs(name, entries, MAX_INPUTS, "fixed")
+    elif count.kind is BodyKind.COMPLETIONS:
+        _limit_inputs(name, entries, count.limits.max_choices, "PROXY_MAX_CHOICES")
+
+
+def _texts(count: PromptCount, name: str, value: object) -> None:
+    """One side of a comparison."""
+    count.inputs += text_chars(name, value)
+    _limit_inputs(name, len(count.inputs), MAX_INPUTS, "fixed")
+
+
+def _response_text(count: PromptCount, name: str, value: object) -> None:
+    """The Responses API's `text`: its format is a schema, the rest may be rendered."""
+    if type(value) is not dict:
+        count.conversation.chars += member_chars(name, value)
+        return
+    for key, member in value.items():
+        if key == "format":
+            _schema(count, "text.format", member)
+        else:
+            count.conversation.chars += member_chars(key, member)
+
+
+def _schema(count: PromptCount, name: str, value: object) -> None:
+    if value is None:
+        return
+    if deeper_than(value, tables.MAX_SCHEMA_DEPTH):
+        raise ToolsTooLarge(
+            f"{name} is nested more than {tables.MAX_SCHEMA_DEPTH} levels deep.", param=name
+        )
+    count.schema_chars += compact_chars(value)
+
+
+def _routing(count: PromptCount, name: str, value: object) -> None:
+    if type(value) is str:
+        count.conversation.chars += len(value) if len(value) > tables.MAX_ROUTING_CHARS else 0
+    elif value is not None:
+        count.conversation.chars += member_chars(name, value)
+
+
+_CHAT: Mapping[str, _Handler] = {"messages": _messages}
+_ANTHROPIC: Mapping[str, _Handler] = {**_CHAT, "system": _content}
+_COMPARISON: Mapping[str, _Handler] = dict.fromkeys(
+    ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2"), _texts
+)
+_HANDLERS: Mapping[BodyKind, Mapping[str, _Handler]] = {
+    BodyKind.CHAT: _CHAT,
+    BodyKind.COMPLETIONS: {"prompt": _inputs, "suffix": _content},
+    BodyKind.RESPONSES: {"input": _inputs, "instructions": _content, "text": _response_text},
+    BodyKind.MESSAGES: _ANTHROPIC,
+    BodyKind.COUNT_TOKENS: _ANTHROPIC,
+    BodyKind.EMBEDDINGS: {**_CHAT, "input": _inputs},
+    BodyKind.RERANK: _COMPARISON,
+    BodyKind.SCORE: _COMPARISON,
+}
+
+
+def _limit_inputs(name: str, entries: int, limit: int, setting: str) -> None:
+    if entries > limit:
+        raise TooManyInputs(
+            f"{name} has {entries:,} entries; the limit is {limit:,} ({setting}).", param=name
+        )
+
+
+def _too_long(kind: BodyKind, chars: int, limit: int, of_what: str) -> ContextLengthExceeded:
+    setting = "PROXY_MAX_PROMPT_CHARS"
+    if kind in {BodyKind.MESSAGES, BodyKind.COUNT_TOKENS}:
+        # Anthropic's clients look for these words before they compact a conversation.
+        return ContextLengthExceeded(
+            f"prompt is too long: {chars:,} characters > {limit:,} maximum ({setting})"
+        )
+    return ContextLengthExceeded(
+        f"The prompt counts {chars:,} characters; the limit{of_what} is {limit:,} ({setting}). "
+        "Shorten it, or compact the conversation."
+    )
