@@ -1,0 +1,132 @@
+"""The real protocol on a real socket, and small ASGI applications to put behind it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from proxy.errors import Refusal
+from proxy.server.protocol import BulwarkProtocol, ProtocolLimits, protocol
+from tests.harness.client import RawClient
+
+Scope = Mapping[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+@dataclass
+class Echo:
+    """An application that reads a request whole, keeps it, and answers ``ok``."""
+
+    scopes: list[Scope] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        self.scopes.append(scope)
+        self.bodies.append(body)
+        await answer(send, 200, b"ok")
+
+
+async def answer(send: Send, status: int, body: bytes) -> None:
+    """A whole answer with a length."""
+    headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def start(send: Send, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+    """The head of an answer without a length."""
+    await send({"type": "http.response.start", "status": 200, "headers": list(headers)})
+
+
+async def piece(send: Send, body: bytes, *, more: bool = True) -> None:
+    """A piece of its body."""
+    await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+@dataclass
+class Served:
+    """A protocol that listens.
+
+    Attributes:
+        refusals: What it said itself, with the client's address.
+    """
+
+    port: int
+    state: ServerState
+    refusals: list[tuple[Refusal, str]]
+
+    async def connect(self, **options: Any) -> RawClient:
+        """A new client."""
+        return await RawClient.open("127.0.0.1", self.port, **options)
+
+    async def ask(self, data: bytes) -> bytes:
+        """Sends bytes on a connection of their own and reads until the server ends it."""
+        async with await self.connect() as client:
+            await client.send(data)
+            return await client.read_until_closed()
+
+
+class Serve(Protocol):
+    """What the fixture ``serve`` is."""
+
+    async def __call__(self, app: App, *, keep_alive_seconds: int = 120, **limits: float) -> Served:
+        """Serves an application under limits that differ from the default where given."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    app: App, keep_alive_seconds: int, limits: ProtocolLimits
+) -> AsyncIterator[Served]:
+    """Serves an application as ``uvicorn.Server`` does, without its loops that poll."""
+    refusals: list[tuple[Refusal, str]] = []
+    factory = protocol(limits, lambda refusal, client: refusals.append((refusal, client)))
+    config = uvicorn.Config(
+        app,
+        http=factory,
+        interface="asgi3",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=keep_alive_seconds,
+    )
+    config.load()
+    state = ServerState()
+    state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
+
+    def connection() -> asyncio.BaseProtocol:
+        made: BulwarkProtocol = config.http_protocol_class(  # type: ignore[call-arg,assignment]
+            config=config, server_state=state, app_state={}
+        )
+        return made
+
+    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+    try:
+        yield Served(server.sockets[0].getsockname()[1], state, refusals)
+    finally:
+        server.close()
+        for left in list(state.connections):
+            left.transport.abort()
+        for task in list(state.tasks):
+            task.cancel()
+        if state.tasks:
+            await asyncio.wait(state.tasks)
