@@ -155,5 +155,7 @@ class Conversation:
             self.chars += len(value or "")
         elif key == "type" and type(value) is str:
             self.chars += 0 if value in tables.PART_TYPES else len(value)
+        elif key == "role" and type(value) is str:
+            self.chars += 0 if value in tables.ROLES else len(value)
         elif value is not None or key not in _OFTEN_NULL:
             self.chars += member_chars(key, value)

@@ -1,0 +1,559 @@
+"""The prompt cap: never less than what an upstream can render from a body."""
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.endpoints import BodyKind
+from proxy.errors import (
+    ContextLengthExceeded,
+    InvalidValue,
+    ParametersTooLarge,
+    Refusal,
+    ToolsTooLarge,
+    TooManyInputs,
+)
+from proxy.policy import Limits, Policy, Verdict
+
+CAP = 10_000
+FREE = 64  # messages, items, parts and tool calls that count nothing themselves
+
+
+def check(kind: BodyKind, body: dict[str, Any], **limits: Any) -> Verdict:
+    """The policy's verdict on a body."""
+    policy = Policy(Limits(**limits))
+    return policy.check(kind, json.dumps(body).encode(), cache_salt="salt")
+
+
+def chat(*messages: object, **more: object) -> dict[str, Any]:
+    """A chat body."""
+    return {"model": "m", "messages": list(messages), **more}
+
+
+def user(content: object) -> dict[str, object]:
+    """A user's message."""
+    return {"role": "user", "content": content}
+
+
+def split(total: int, pieces: int) -> list[str]:
+    """So many characters in so many texts."""
+    texts = ["x" * (total // pieces)] * pieces
+    return [texts[0] + "x" * (total % pieces), *texts[1:]]
+
+
+ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
+
+# How to place a number of characters in a body: each must pass with 10,000 and not with 10,001.
+PLACES = [
+    pytest.param(BodyKind.CHAT, lambda n: chat(user("x" * n)), id="one message"),
+    pytest.param(BodyKind.CHAT, lambda n: chat(user("é" * n)), id="two bytes a character"),
+    pytest.param(BodyKind.CHAT, lambda n: chat(user("😀" * n)), id="surrogate pairs count once"),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(
+            *({"role": r, "content": t} for r, t in zip(ROLES, split(n, 6), strict=True))
+        ),
+        id="spread over six roles",
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat({"role": "system", "content": "x" * n}), id="a system message"
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(user([{"type": "text", "text": t} for t in split(n, 11)])),
+        id="eleven text parts",
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat(user(split(n, 7))), id="parts that are bare strings"
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat(user([{"text": "x" * n}])), id="a part without a type"
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat(user({"text": "x" * n})), id="a part that is the content"
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(user([{"type": "refusal", "refusal": "x" * n}])),
+        id="a refusal part",
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat({"role": "x" * n, "content": ""}), id="a custom role"
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(user([{"type": "x" * n, "text": ""}])),
+        id="an unknown part type",
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat({"role": "user", "name": "x" * n, "content": ""}), id="a name"
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat({"role": "tool", "tool_call_id": "x" * n, "content": ""}),
+        id="a tool call id",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat({"role": "assistant", "reasoning_content": "x" * n}),
+        id="reasoning",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(
+            {
+                "role": "assistant",
+                "tool_calls": [{"function": {"name": "f", "arguments": "x" * (n - 1)}}],
+            }
+        ),
+        id="arguments as text",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(
+            {"role": "assistant", "tool_calls": [{"function": {"name": "x" * n, "arguments": ""}}]}
+        ),
+        id="the name of a called function",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat({"role": "assistant", "tool_calls": [{"id": "x" * n, "type": "function"}]}),
+        id="the id of a call",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(
+            {
+                "role": "assistant",
+                # {"a": "…"} has nine characters besides the text
+                "tool_calls": [{"function": {"arguments": {"a": "x" * (n - 9)}}}],
+            }
+        ),
+        id="arguments as an object",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(
+            {"role": "assistant", "function_call": {"name": "f", "arguments": "x" * (n - 1)}}
+        ),
+        id="a legacy function call",
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat(zz="x" * (n - 10)), id='an unknown field ({"zz": "…"})'
+    ),
+    pytest.param(
+        BodyKind.CHAT, lambda n: chat(**{"z" * (n - 7): 1}), id="the name of an unknown field"
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat({"role": "user", "zz": "x" * (n - 10)}),
+        id="an unknown field of a message",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(user([{"type": "text", "zz": "x" * (n - 10)}])),
+        id="an unknown field of a part",
+    ),
+    pytest.param(BodyKind.CHAT, lambda n: chat(documents=[{"t": "x" * (n - 26)}]), id="documents"),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(chat_template_kwargs={"t": "x" * (n - 35)}),
+        id="template variables",
+    ),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(tool_choice={"type": "x" * (n - 29)}),
+        id="a tool choice that is an object",
+    ),
+    pytest.param(BodyKind.CHAT, lambda n: chat(model="x" * n), id="a routing word beyond 256"),
+    pytest.param(
+        BodyKind.CHAT,
+        lambda n: chat(*[{}] * (FREE + 199), user("x" * (n - 200 * 32))),
+        id="empty messages count 32 beyond the first 64",
+    ),
+    pytest.param(BodyKind.COMPLETIONS, lambda n: {"prompt": "x" * n}, id="a prompt"),
+    pytest.param(BodyKind.COMPLETIONS, lambda n: {"prompt": split(n, 8)}, id="a list of prompts"),
+    pytest.param(
+        BodyKind.COMPLETIONS, lambda n: {"prompt": "a", "suffix": "x" * (n - 1)}, id="a suffix"
+    ),
+    pytest.param(BodyKind.RESPONSES, lambda n: {"input": "x" * n}, id="a response's input"),
+    pytest.param(
+        BodyKind.RESPONSES,
+        lambda n: {"instructions": "x" * (n // 2), "input": "x" * (n - n // 2)},
+        id="instructions and input",
+    ),
+    pytest.param(
+        BodyKind.RESPONSES,
+        lambda n: {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "x" * n}]}]
+        },
+        id="an input item's part",
+    ),
+    pytest.param(
+        BodyKind.RESPONSES,
+        lambda n: {
+            "input": [{"type": "function_call_output", "call_id": "c", "output": "x" * (n - 1)}]
+        },
+        id="a function's output",
+    ),
+    pytest.param(
+        BodyKind.RESPONSES,
+        lambda n: {
+            "input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x" * n}]}]
+        },
+        id="a reasoning summary",
+    ),
+    pytest.param(
+        BodyKind.RESPONSES,
+        lambda n: {"input": [{"type": "reasoning", "encrypted_content": "x" * n}]},
+        id="encrypted reasoning",
+    ),
+    pytest.param(
+        BodyKind.RESPONSES,
+        lambda n: {"text": {"format": {"type": "text"}, "zz": "x" * (n - 10)}},
+        id="text besides its format",
+    ),
+    pytest.param(
+        BodyKind.MESSAGES,
+        lambda n: {"system": "x" * (n // 2), "messages": [user("x" * (n - n // 2))]},
+        id="an Anthropic system prompt and message",
+    ),
+    pytest.param(
+        BodyKind.MESSAGES,
+        lambda n: {"system": [{"type": "text", "text": "x" * n}], "messages": []},
+        id="system blocks",
+    ),
+    pytest.param(
+        BodyKind.MESSAGES,
+        lambda n: {
+            "messages": [
+                user([{"type": "tool_result", "tool_use_id": "t", "content": "x" * (n - 1)}])
+            ]
+        },
+        id="a tool result",
+    ),
+    pytest.param(
+        BodyKind.MESSAGES,
+        lambda n: {
+            "messages": [
+                user([{"type": "tool_result", "content": [{"type": "text", "text": "x" * n}]}])
+            ]
+        },
+        id="a tool result's part",
+    ),
+    pytest.param(
+        BodyKind.MESSAGES,
+        lambda n: {
+            "messages": [
+                user(
+                    [
+                        {
+                            "type": "tool_result",
+                            # nested twice is no known form: a structure of 52 characters and the text
+                            "content": [
+                                {"type": "tool_result", "content": [{"text": "x" * (n - 27)}]}
+                            ],
+                        }
+                    ]
+                )
+            ]
+        },
+        id="a tool result within a tool result",
+    ),
+    pytest.param(
+        BodyKind.MESSAGES,
+        lambda n: {
+            "messages": [user([{"type": "tool_use", "name": "f", "input": {"a": "x" * (n - 10)}}])]
+        },
+        id="a tool's input",
+    ),
+    pytest.param(
+        BodyKind.MESSAGES,
+        lambda n: {
+            "messages": [user([{"type": "thinking", "thinking": "x" * (n - 1), "signature": "s"}])]
+        },
+        id="thinking",
+    ),
+    pytest.param(
+        BodyKind.COUNT_TOKENS, lambda n: {"messages": [user("x" * n)]}, id="counting tokens"
+    ),
+    pytest.param(BodyKind.EMBEDDINGS, lambda n: {"input": "x" * n}, id="an embedding's input"),
+    pytest.param(
+        BodyKind.EMBEDDINGS, lambda n: {"input": ["a", "x" * n, "b"]}, id="one of several inputs"
+    ),
+    pytest.param(
+        BodyKind.EMBEDDINGS, lambda n: {"messages": [user("x" * n)]}, id="an embedded conversation"
+    ),
+    pytest.param(
+        BodyKind.RERANK,
+        lambda n: {"query": "q", "documents": ["x" * n]},
+        id="a document to rank",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "place"), PLACES)
+def test_ten_thousand_characters_pass_and_one_more_does_not(kind: BodyKind, place: Any) -> None:
+    """However they are split; the message names the cap, the measure and the setting."""
+    within, over = place(CAP), place(CAP + 1)
+    assert check(kind, within).cost.prompt_chars >= CAP
+    with pytest.raises(ContextLengthExceeded) as caught:
+        check(kind, over)
+    message = caught.value.message
+    assert "PROXY_MAX_PROMPT_CHARS" in message
+    assert "10,000" in message
+    assert "10,001" in message
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        pytest.param(BodyKind.COMPLETIONS, {"prompt": [1] * 2_500}, id="a list of ids"),
+        pytest.param(BodyKind.COMPLETIONS, {"prompt": [[1] * 1_250] * 2}, id="lists of ids"),
+        pytest.param(BodyKind.EMBEDDINGS, {"input": [1] * 2_500}, id="ids to embed"),
+        pytest.param(BodyKind.RESPONSES, {"input": [1] * 2_500}, id="ids as a response's input"),
+    ],
+)
+def test_a_token_id_counts_four(kind: BodyKind, body: dict[str, Any]) -> None:
+    """2,500 ids are 10,000 characters; one more is over."""
+    assert check(kind, body).cost.prompt_chars == CAP
+    name, ids = next(iter(body.items()))
+    more = [ids[0] + [1], *ids[1:]] if type(ids[0]) is list else [*ids, 1]
+    with pytest.raises(ContextLengthExceeded, match="10,004"):
+        check(kind, {name: more})
+
+
+@pytest.mark.parametrize("name", ["prompt", "input"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param([1.0, 2.0], id="floats"),
+        pytest.param([1, True], id="a boolean among ids"),
+        pytest.param([True], id="booleans"),
+        pytest.param([1, None], id="a null among ids"),
+        pytest.param([1, "1"], id="a string among ids"),
+        pytest.param([-1], id="a negative id"),
+        pytest.param([[1, -1]], id="a negative id in a list of lists"),
+        pytest.param([[1], [1.0]], id="a float in a list of lists"),
+        pytest.param([[1], [True]], id="a boolean in a list of lists"),
+        pytest.param([["a"]], id="strings in a list of lists"),
+        pytest.param([[[1]]], id="three levels"),
+        pytest.param(["a", [1]], id="a text and a list of ids"),
+        pytest.param([None], id="null in a list"),
+        pytest.param(5, id="a number"),
+        pytest.param(True, id="a boolean"),
+        pytest.param({"a": 1}, id="an object"),
+    ],
+)
+def test_other_forms_of_prompts_are_refused(name: str, value: object) -> None:
+    """As vLLM does not: it takes 1.0, true and "1" for ids."""
+    kind = BodyKind.COMPLETIONS if name == "prompt" else BodyKind.EMBEDDINGS
+    with pytest.raises(InvalidValue) as caught:
+        check(kind, {name: value})
+    assert caught.value.param is not None
+    assert caught.value.param.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        pytest.param(BodyKind.CHAT, {"messages": 5}, id="messages that are a number"),
+        pytest.param(BodyKind.CHAT, {"messages": [None]}, id="a message that is null"),
+        pytest.param(BodyKind.CHAT, {"messages": ["hi"]}, id="a message that is a string"),
+        pytest.param(BodyKind.CHAT, {"messages": [[user("hi")]]}, id="a batch of conversations"),
+        pytest.param(
+            BodyKind.RERANK, {"query": "q", "documents": [{"text": "d"}]}, id="objects to rank"
+        ),
+        pytest.param(BodyKind.SCORE, {"text_1": 1, "text_2": "b"}, id="a number to score"),
+    ],
+)
+def test_other_forms_of_conversations_are_refused(kind: BodyKind, body: dict[str, Any]) -> None:
+    """What cannot be counted must not pass."""
+    with pytest.raises(InvalidValue):
+        check(kind, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "chars"),
+    [
+        pytest.param(chat(user("hi")), 2, id="role, type and model count nothing"),
+        pytest.param(chat(user(None), {"role": "assistant"}), 0, id="no content"),
+        pytest.param(
+            chat({"role": "assistant", "content": None, "tool_calls": None, "refusal": None}),
+            0,
+            id="nulls that SDKs replay",
+        ),
+        pytest.param(chat(model="x" * 256, user="x" * 256), 0, id="routing words up to 256"),
+        pytest.param(chat(model=None, temperature=0.5, stop=["a"] * 4, seed=1), 0, id="sampling"),
+        pytest.param(chat(tools=[{"type": "function", "function": {"name": "f"}}]), 0, id="tools"),
+        pytest.param(chat(a=1), 8, id='an unknown number is {"a": 1}'),
+        pytest.param(chat(*[user("")] * 64), 0, id="64 messages"),
+        pytest.param(chat(*[user("")] * 65), 32, id="65 messages"),
+        pytest.param(
+            chat(user(["", ""]), *[{"tool_calls": [{}, {}]}] * 31),
+            31,
+            id="parts and calls are items too",
+        ),
+    ],
+)
+def test_what_does_not_count(body: dict[str, Any], chars: int) -> None:
+    """By exact value or exact place."""
+    if chars == 31:  # 32 messages, 2 parts, 62 calls: 96 items, 32 over
+        chars = 32 * 32
+    assert check(BodyKind.CHAT, body).cost.prompt_chars == chars
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(chat(*[{}] * 2_000), id="2,000 empty messages"),
+        pytest.param(chat(user([{}] * 2_000)), id="2,000 empty parts"),
+        pytest.param(
+            chat({"role": "assistant", "tool_calls": [{}] * 2_000}), id="2,000 empty calls"
+        ),
+        pytest.param(
+            chat({"role": "assistant", "content": [{"type": "tool_use", "input": [1] * 8_000}]}),
+            id="8,000 numbers in a tool's input",
+        ),
+        pytest.param(
+            chat(
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"arguments": {"a": [1] * 8_000}}}],
+                }
+            ),
+            id="8,000 numbers in arguments",
+        ),
+        pytest.param(chat(zz=[1] * 8_000), id="8,000 numbers in an unknown field"),
+        pytest.param(
+            chat({"role": "user", "zz": [[]] * 4_000}), id="4,000 empty arrays in a message"
+        ),
+        pytest.param(
+            # A template spells each of them as 1000000000000000.0
+            chat(
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"arguments": f"[{','.join(['1e15'] * 900)}]"}}],
+                }
+            ),
+            id="short numbers that are long when rendered",
+        ),
+        pytest.param(
+            chat(
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"function": {"arguments": f"[{','.join(['1'] * 4_900)}]"}}],
+                }
+            ),
+            id="numbers that a template puts spaces between",
+        ),
+        pytest.param(
+            chat({"role": "user", "role_": "system", "tools": ["x" * CAP]}), id="tools of a message"
+        ),
+        pytest.param(chat(guided_json={"role": "x" * CAP}), id="a role deep in an unknown field"),
+    ],
+)
+def test_structures_do_not_get_through(body: dict[str, Any]) -> None:
+    """They carry few characters of text, and render as many."""
+    with pytest.raises(ContextLengthExceeded):
+        check(BodyKind.CHAT, body)
+
+
+def test_embeddings_are_capped_for_each_input_and_ten_times_in_total() -> None:
+    """Ten full inputs pass, eleven do not."""
+    full = "x" * CAP
+    assert check(BodyKind.EMBEDDINGS, {"input": [full] * 10}).cost.prompt_chars == 10 * CAP
+    with pytest.raises(ContextLengthExceeded, match=r"100,001.*100,000"):
+        check(BodyKind.EMBEDDINGS, {"input": [*[full] * 10, "x"]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "limit", "setting"),
+    [
+        pytest.param(BodyKind.EMBEDDINGS, "input", 2_048, "fixed", id="inputs to embed"),
+        pytest.param(BodyKind.RERANK, "documents", 2_048, "fixed", id="documents to rank"),
+        pytest.param(BodyKind.COMPLETIONS, "prompt", 8, "PROXY_MAX_CHOICES", id="prompts"),
+    ],
+)
+def test_lists_of_inputs_are_bounded(kind: BodyKind, name: str, limit: int, setting: str) -> None:
+    """At the bound they pass, one more is refused; ids are not entries."""
+    assert check(kind, {name: ["x"] * limit}).cost.prompt_chars == limit
+    with pytest.raises(TooManyInputs, match=setting):
+        check(kind, {name: ["x"] * (limit + 1)})
+
+
+def test_ids_are_not_entries() -> None:
+    """A prompt of 2,000 ids is one prompt."""
+    assert check(BodyKind.COMPLETIONS, {"prompt": [1] * 2_000}).cost.sequences == 1
+
+
+def schema_of(chars: int) -> list[dict[str, str]]:
+    """Tools of so many characters of compact JSON: [{"a":"…"}]."""
+    return [{"a": "x" * (chars - 10)}]
+
+
+@pytest.mark.parametrize("name", ["tools", "functions", "response_format", "structured_outputs"])
+def test_schemas_have_a_cap_of_their_own(name: str) -> None:
+    """64,000 characters pass and 64,001 do not; none of them count as prompt."""
+    verdict = check(BodyKind.CHAT, chat(user("hi"), **{name: schema_of(64_000)}))
+    assert verdict.cost.schema_chars == 64_000
+    assert verdict.cost.prompt_chars == 2
+    with pytest.raises(ToolsTooLarge, match=r"64,001.*64,000.*PROXY_MAX_SCHEMA_CHARS"):
+        check(BodyKind.CHAT, chat(**{name: schema_of(64_001)}))
+
+
+def test_schemas_count_together_and_so_does_a_text_format() -> None:
+    """On the Responses API it is text.format."""
+    body = {"functions": schema_of(32_000), "text": {"format": schema_of(32_000)[0]}}
+    assert check(BodyKind.RESPONSES, body).cost.schema_chars == 63_998
+    body["text"] = {"format": {"a": "x" * 32_000}}
+    with pytest.raises(ToolsTooLarge):
+        check(BodyKind.RESPONSES, body)
+
+
+def test_a_schema_may_be_64_levels_deep() -> None:
+    """65 are refused, whatever the body's own depth limit allows."""
+
+    def deep(levels: int) -> dict[str, Any]:
+        schema: Any = "x"
+        for _ in range(levels):
+            schema = {"a": schema}
+        return chat(response_format=schema)
+
+    assert check(BodyKind.CHAT, deep(64)).cost.schema_chars > 0
+    with pytest.raises(ToolsTooLarge, match="64 levels"):
+        check(BodyKind.CHAT, deep(65))
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_sequences", "logit_bias", "metadata", "bad_words"])
+def test_sampling_parameters_are_bounded_together(name: str) -> None:
+    """16,000 characters of compact JSON pass and 16,001 do not."""
+    check(BodyKind.CHAT, chat(**{name: schema_of(16_000)}))
+    with pytest.raises(ParametersTooLarge, match=r"16,001.*16,000"):
+        check(BodyKind.CHAT, chat(**{name: schema_of(16_001)}))
+    half = schema_of(8_001)
+    with pytest.raises(ParametersTooLarge):
+        check(BodyKind.CHAT, chat(**{name: half, "seed": schema_of(8_000)}))
+
+
+def test_anthropic_clients_find_their_words() -> None:
+    """They compact the conversation when a message contains them."""
+    with pytest.raises(
+        ContextLengthExceeded, match="prompt is too long: 10,001 characters > 10,000"
+    ):
+        check(BodyKind.MESSAGES, {"messages": [user("x" * (CAP + 1))]})
+
+
+def test_the_cap_is_the_operators() -> None:
+    """Raised and lowered."""
+    assert check(BodyKind.CHAT, chat(user("x" * 20_000)), max_prompt_chars=20_000)
+    with pytest.raises(ContextLengthExceeded, match="limit is 5 "):
+        check(BodyKind.CHAT, chat(user("x" * 6)), max_prompt_chars=5)
+
+
+def test_every_refusal_is_a_refusal() -> None:
+    """A refusal has a status that no SDK retries."""
+    for error in (ContextLengthExceeded, InvalidValue, ParametersTooLarge, ToolsTooLarge):
+        assert issubclass(error, Refusal)
+        assert error.status == 400
