@@ -180,9 +180,10 @@ class BulwarkProtocol(HttpToolsProtocol):
         # one byte cost a callback each. So framing is paid for: some is free, and every byte of
         # body earns one of framing, which cannot be saved up beyond what is free.
         body_bytes = self._body_bytes - before
-        self._framing_credit += body_bytes
-        self._framing_credit = min(self._framing_credit, self._limits.max_head_bytes)
-        self._framing_credit -= len(data) - body_bytes
+        framing_bytes = len(data) - body_bytes
+        self._framing_credit = min(
+            self._framing_credit + body_bytes - framing_bytes, self._limits.max_head_bytes
+        )
         if self._framing_credit < 0:
             self._fail_body(
                 InvalidHttp(

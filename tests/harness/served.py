@@ -10,8 +10,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from proxy.errors import Refusal
-from proxy.server.protocol import BulwarkProtocol, ProtocolLimits, protocol
-from tests.harness.client import RawClient
+from proxy.server.protocol import ProtocolLimits, protocol
+from tests.harness.client import TIMEOUT_SECONDS, RawClient
 
 Scope = Mapping[str, Any]
 Message = dict[str, Any]
@@ -65,11 +65,26 @@ class Served:
 
     Attributes:
         refusals: What it said itself, with the client's address.
+        bytes_read: What its connections have read, all together.
     """
 
-    port: int
-    state: ServerState
-    refusals: list[tuple[Refusal, str]]
+    port: int = 0
+    state: ServerState = field(default_factory=ServerState)
+    refusals: list[tuple[Refusal, str]] = field(default_factory=list)
+    bytes_read: int = 0
+    _read_more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, data: bytes) -> None:
+        """A connection has read something."""
+        self.bytes_read += len(data)
+        self._read_more.set()
+
+    async def has_read(self, size: int) -> None:
+        """Returns once the connections have read so many bytes, all together."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while self.bytes_read < size:
+                self._read_more.clear()
+                await self._read_more.wait()
 
     async def connect(self, **options: Any) -> RawClient:
         """A new client."""
@@ -95,11 +110,17 @@ async def serving(
     app: App, keep_alive_seconds: int, limits: ProtocolLimits
 ) -> AsyncIterator[Served]:
     """Serves an application as ``uvicorn.Server`` does, without its loops that poll."""
-    refusals: list[tuple[Refusal, str]] = []
-    factory = protocol(limits, lambda refusal, client: refusals.append((refusal, client)))
+    served = Served()
+    base = protocol(limits, lambda refusal, client: served.refusals.append((refusal, client)))
+
+    class Observed(base):  # type: ignore[valid-type,misc] # a class made for these limits
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            served.note(data)
+
     config = uvicorn.Config(
         app,
-        http=factory,
+        http=Observed,
         interface="asgi3",
         ws="none",
         lifespan="off",
@@ -110,18 +131,17 @@ async def serving(
         timeout_keep_alive=keep_alive_seconds,
     )
     config.load()
-    state = ServerState()
+    state = served.state
     state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
 
     def connection() -> asyncio.BaseProtocol:
-        made: BulwarkProtocol = config.http_protocol_class(  # type: ignore[call-arg,assignment]
-            config=config, server_state=state, app_state={}
-        )
+        made: asyncio.BaseProtocol = Observed(config=config, server_state=state, app_state={})
         return made
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     try:
-        yield Served(server.sockets[0].getsockname()[1], state, refusals)
+        served.port = server.sockets[0].getsockname()[1]
+        yield served
     finally:
         server.close()
         for left in list(state.connections):
