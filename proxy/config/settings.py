@@ -1,0 +1,312 @@
+"""The settings themselves: name, unit, default, bound and meaning of each, in this one place.
+
+The README's table, ``docker/proxy.env.example`` and ``bulwark check`` are made from the fields below.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from proxy.config.values import (
+    ClientKeys,
+    EndpointNames,
+    FieldNames,
+    FilePath,
+    HeaderNames,
+    Host,
+    HostNames,
+    Origins,
+    Port,
+    Seconds,
+    Unusable,
+    UpstreamKey,
+    UpstreamUrl,
+)
+from proxy.policy.limits import Engine
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_GIB = 1024 * _MIB
+_HOUR = 3600.0
+_DAY = 24 * _HOUR
+
+CONFLICT = "conflict"
+
+
+def _setting(
+    default: object,
+    meaning: str,
+    *,
+    unit: str = "",
+    bound: str = "",
+    secret: bool = False,
+    ge: float | None = None,
+    le: float | None = None,
+) -> Any:
+    """A field with what its documentation says.
+
+    Args:
+        default: The value where the environment says nothing.
+        meaning: One sentence, for the README and the example file.
+        unit: What a number counts.
+        bound: What is accepted, where neither the type nor ``ge`` and ``le`` tell.
+        secret: Whether it is never shown, and may be given as the file that ``<NAME>_FILE`` names.
+        ge: The least that is accepted.
+        le: The most that is accepted.
+    """
+    extra: dict[str, Any] = {"unit": unit, "bound": bound, "secret": secret}
+    return Field(default, description=meaning, json_schema_extra=extra, ge=ge, le=le)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Settings that are right one by one and wrong together."""
+
+    fields: tuple[str, ...]
+    message: str
+
+
+class Settings(BaseSettings):
+    """What the operator decided. Valid by construction, and never changed afterwards.
+
+    Reads nothing by itself: ``load`` does, from an environment that it is given.
+    """
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, validate_default=False, hide_input_in_errors=True
+    )
+
+    host: Host = _setting(
+        "127.0.0.1",
+        "Address of the public listener, the only one that a tunnel may reach.",
+        bound="IP address or host name",
+    )
+    port: Port = _setting(8080, "Port of the public listener; 0 takes any free one.")
+    admin_host: Host = _setting(
+        "127.0.0.1",
+        "Address of the admin listener (health, readiness, metrics); never put a tunnel on it.",
+        bound="IP address or host name",
+    )
+    admin_port: Port = _setting(9090, "Port of the admin listener; 0 takes any free one.")
+    admin_hosts: HostNames = _setting(
+        (),
+        "More `Host` names that the admin listener answers to, besides loopback and its own address.",
+        bound="host names, comma separated",
+    )
+
+    upstream_url: UpstreamUrl = _setting(
+        "http://127.0.0.1:8000",
+        "The inference server, as a TCP address or as a Unix socket.",
+        bound="http://host:port, https://host:port or unix:///path",
+    )
+    upstream_api_key: UpstreamKey | None = _setting(
+        None,
+        "Sent to the upstream as its bearer token, in place of the client's key.",
+        bound="printable ASCII without spaces",
+        secret=True,
+    )
+
+    api_keys: ClientKeys = _setting(
+        (),
+        "Keys that clients may use, named env-1, env-2, … in logs.",
+        bound="at least 32 characters each, comma separated",
+        secret=True,
+    )
+    keys_file: FilePath | None = _setting(
+        None, "File of hashed keys, read at start.", bound="path of a TOML file"
+    )
+    allow_anonymous: bool = _setting(
+        False, "Serve clients that send no key; without any key at all, serve everybody."
+    )
+
+    endpoints: EndpointNames = _setting(
+        (),
+        "The endpoints served, in place of the default ones.",
+        bound="endpoint names, comma separated",
+    )
+    engine: Engine = _setting("vllm", "The engine behind, for what only one of them needs.")
+    profile: Literal["standard", "strict"] = _setting(
+        "standard", "`strict` refuses a second tier of fields and hides where models are on disk."
+    )
+
+    max_prompt_chars: int = _setting(
+        10_000, "Prompt of one request.", unit="characters", ge=1, le=16 * _MIB
+    )
+    max_schema_chars: int = _setting(
+        64_000,
+        "Tools and output schemas of one request, as compact JSON.",
+        unit="characters",
+        ge=1,
+        le=16 * _MIB,
+    )
+    max_output_tokens: int = _setting(
+        4_096,
+        "Output of one request, over all its sequences.",
+        unit="tokens",
+        ge=1,
+        le=_MIB,
+    )
+    output_overflow: Literal["clamp", "reject"] = _setting(
+        "clamp", "Whether a request for more output is lowered (and told so) or refused."
+    )
+    max_choices: int = _setting(
+        8,
+        "Sequences of one request: its prompts times `n` or `best_of`.",
+        unit="sequences",
+        ge=1,
+        le=128,
+    )
+    max_media_parts: int = _setting(
+        8, "Images and sounds in one request; 0 refuses them.", unit="parts", ge=0, le=128
+    )
+    max_body_bytes: int = _setting(
+        2 * _MIB, "Body of one request.", unit="bytes", ge=_KIB, le=256 * _MIB
+    )
+    max_buffered_bytes: int = _setting(
+        64 * _MIB,
+        "Bodies of all requests together that are held in memory at one moment.",
+        unit="bytes",
+        ge=_KIB,
+        le=64 * _GIB,
+    )
+    max_response_bytes: int = _setting(
+        64 * _MIB,
+        "Body of one response; a longer one is broken off.",
+        unit="bytes",
+        ge=_KIB,
+        le=64 * _GIB,
+    )
+    allow_fields: FieldNames = _setting(
+        (),
+        "Request fields taken out of the table of refused ones.",
+        bound="field names, comma separated",
+    )
+    deny_fields: FieldNames = _setting(
+        (),
+        "Request fields refused besides those of the table.",
+        bound="field names, comma separated",
+    )
+    cache_salt: Literal["off", "per-key"] = _setting(
+        "off", "`per-key` gives each key a prefix cache of its own at the engine."
+    )
+    response_headers: HeaderNames = _setting(
+        (),
+        "More response headers of the upstream that are relayed to the client.",
+        bound="header names, comma separated",
+    )
+    cors_origins: Origins = _setting(
+        (),
+        "Web pages whose scripts may call this server; none answers no CORS at all.",
+        bound="origins such as https://chat.example.org, comma separated",
+    )
+
+    max_inflight: int = _setting(
+        32, "Requests at the upstream at one moment.", unit="requests", ge=1, le=65_536
+    )
+    queue_size: int = _setting(
+        64, "Requests that wait for a place; one more is refused.", unit="requests", ge=0, le=65_536
+    )
+    queue_timeout_seconds: Seconds = _setting(
+        30.0, "How long a request waits for a place.", unit="seconds", ge=0.0, le=_HOUR
+    )
+    connect_timeout_seconds: Seconds = _setting(
+        5.0, "Connecting to the upstream.", unit="seconds", ge=0.01, le=_HOUR
+    )
+    first_byte_timeout_seconds: Seconds = _setting(
+        600.0,
+        "Until the upstream's status; a plain answer comes when its generation is done.",
+        unit="seconds",
+        ge=0.01,
+        le=_DAY,
+    )
+    idle_timeout_seconds: Seconds = _setting(
+        300.0, "Between two chunks of the upstream's answer.", unit="seconds", ge=0.01, le=_DAY
+    )
+    total_timeout_seconds: Seconds = _setting(
+        1800.0, "One request, from its body to its last byte.", unit="seconds", ge=0.01, le=_DAY
+    )
+    write_timeout_seconds: Seconds = _setting(
+        60.0,
+        "A client that takes nothing of its answer is cut off.",
+        unit="seconds",
+        ge=0.01,
+        le=_HOUR,
+    )
+    body_timeout_seconds: Seconds = _setting(
+        30.0, "Receiving the body of a request.", unit="seconds", ge=0.01, le=_HOUR
+    )
+    drain_seconds: Seconds = _setting(
+        120.0,
+        "How long requests in flight may take to finish after SIGTERM.",
+        unit="seconds",
+        ge=0.0,
+        le=_DAY,
+    )
+
+    log_format: Literal["json", "text"] = _setting("json", "Form of the log lines.")
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", "Least severe log line that is written."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 -- the base class names them all
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what the caller hands over: no variable and no .env file may slip in beside it."""
+        return (init_settings,)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _usable(cls, value: object) -> object:
+        if isinstance(value, Unusable):
+            raise ValueError(value.reason)  # noqa: TRY004 -- pydantic collects no TypeError
+        return value
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if conflicts := tuple(_conflicts(self)):
+            raise PydanticCustomError(CONFLICT, "settings disagree", {"conflicts": conflicts})
+        return self
+
+
+def _conflicts(settings: Settings) -> Iterator[Conflict]:
+    if not (settings.api_keys or settings.keys_file or settings.allow_anonymous):
+        yield Conflict(
+            ("api_keys", "keys_file", "allow_anonymous"),
+            "no keys at all: set PROXY_API_KEYS or PROXY_KEYS_FILE, or say "
+            "PROXY_ALLOW_ANONYMOUS=true to serve everybody who can connect",
+        )
+    if settings.port and (settings.host, settings.port) == (
+        settings.admin_host,
+        settings.admin_port,
+    ):
+        yield Conflict(
+            ("host", "port", "admin_host", "admin_port"),
+            "PROXY_PORT and PROXY_ADMIN_PORT are the same on the same address",
+        )
+    if settings.max_buffered_bytes < settings.max_body_bytes:
+        yield Conflict(
+            ("max_buffered_bytes", "max_body_bytes"),
+            "PROXY_MAX_BUFFERED_BYTES is less than PROXY_MAX_BODY_BYTES: "
+            "a body of the permitted size could never be read",
+        )
+    if settings.max_output_tokens < settings.max_choices:
+        yield Conflict(
+            ("max_output_tokens", "max_choices"),
+            "PROXY_MAX_OUTPUT_TOKENS is less than PROXY_MAX_CHOICES: "
+            "each sequence needs at least one token",
+        )
+    if set(settings.allow_fields) & set(settings.deny_fields):
+        yield Conflict(
+            ("allow_fields", "deny_fields"),
+            "PROXY_ALLOW_FIELDS and PROXY_DENY_FIELDS name the same field",
+        )

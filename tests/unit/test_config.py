@@ -1,0 +1,487 @@
+"""Settings: every knob's bounds, and every mistake told at once without repeating a value."""
+
+import os
+import traceback
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from proxy.config import ConfigError, Settings, load
+from proxy.config.describe import Description, descriptions, shown
+
+ANONYMOUS = {"PROXY_ALLOW_ANONYMOUS": "true"}
+KEY = "k" * 32
+CANARY = "canary0123456789canary0123456789"
+
+
+def problems(environ: dict[str, str]) -> list[str]:
+    """What is wrong with an environment; nothing if it loads."""
+    try:
+        load(environ)
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def told(environ: dict[str, str]) -> str:
+    """All that a log or a traceback could show of loading an environment."""
+    try:
+        return f"Settings: {load(ANONYMOUS | environ)!r}"
+    except ConfigError:
+        return traceback.format_exc()
+
+
+def numbers() -> list[Description]:
+    """The settings that count something."""
+    return [row for row in descriptions() if " to " in row.bound and row.default]
+
+
+def limits(row: Description) -> tuple[float, float]:
+    """The least and the most that a setting accepts."""
+    least, most = row.bound.split(" to ")
+    return float(least), float(most)
+
+
+def test_an_anonymous_server_needs_nothing_else() -> None:
+    """The defaults are those of the design."""
+    settings = load(ANONYMOUS)
+    assert settings == Settings(allow_anonymous=True)
+    assert (settings.host, settings.port) == ("127.0.0.1", 8080)
+    assert (settings.admin_host, settings.admin_port) == ("127.0.0.1", 9090)
+    assert settings.max_prompt_chars == 10_000
+    assert settings.max_output_tokens == 4_096
+    assert settings.max_body_bytes == 2_097_152
+    assert settings.max_buffered_bytes == 67_108_864
+    assert settings.total_timeout_seconds == 1_800
+
+
+def test_the_default_of_every_setting_is_accepted_as_text() -> None:
+    """What the example file shows can be set as it stands."""
+    written = {row.name: row.default for row in descriptions() if row.default}
+    assert load(written | ANONYMOUS) == load(ANONYMOUS)
+
+
+def test_every_setting_says_what_it_is() -> None:
+    """No row of the documentation has an empty cell that a reader would need."""
+    for row in descriptions():
+        assert row.meaning.endswith("."), row.name
+        assert row.bound, row.name
+
+
+@pytest.mark.parametrize("row", numbers(), ids=lambda row: row.name)
+def test_a_number_is_bounded_on_both_sides(row: Description) -> None:
+    """The bounds themselves pass; one step beyond either does not."""
+    least, most = limits(row)
+    step = 0.001 if row.unit == "seconds" else 1
+    # Whatever it is compared with is put out of the way.
+    others = ANONYMOUS | {
+        "PROXY_ADMIN_PORT": "1",
+        "PROXY_MAX_CHOICES": "1",
+        "PROXY_MAX_BODY_BYTES": "1024",
+        "PROXY_MAX_BUFFERED_BYTES": "68719476736",
+        "PROXY_MAX_OUTPUT_TOKENS": "1048576",
+    }
+    for value in (least, most):
+        assert problems(others | {row.name: shown(value)}) == []
+    for value in (least - step, most + step):
+        (problem,) = problems(others | {row.name: shown(value)})
+        assert problem.startswith(f"{row.name}: must be ")
+        assert row.bound in problem
+
+
+def test_every_number_was_found() -> None:
+    """The test above is about numbers, and there are this many."""
+    assert len(numbers()) == 20
+
+
+@pytest.mark.parametrize("value", ["", "ten", "1.5", "1e999", "0x10", "\udcff", "nan", "true"])
+def test_a_cap_is_a_whole_number(value: str) -> None:
+    """Nothing that only looks like one is taken for it."""
+    assert problems(ANONYMOUS | {"PROXY_MAX_PROMPT_CHARS": value}) == [
+        "PROXY_MAX_PROMPT_CHARS: must be a whole number of characters, 1 to 16777216"
+    ]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "", "1s"])
+def test_a_time_is_a_finite_number(value: str) -> None:
+    """A time-out that never comes is not accepted by another name."""
+    assert problems(ANONYMOUS | {"PROXY_IDLE_TIMEOUT_SECONDS": value}) == [
+        "PROXY_IDLE_TIMEOUT_SECONDS: must be a number of seconds, 0.01 to 86400"
+    ]
+
+
+def test_a_misspelt_name_is_an_error_that_knows_the_right_one() -> None:
+    """A cap must not silently stay at its default."""
+    assert problems(ANONYMOUS | {"PROXY_MAX_BODY_BYTE": "1"}) == [
+        "PROXY_MAX_BODY_BYTE: is not a setting; did you mean PROXY_MAX_BODY_BYTES?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param(
+            "PROXY_max_body_bytes",
+            "PROXY_max_body_bytes: is not a setting; did you mean PROXY_MAX_BODY_BYTES?",
+            id="the case matters",
+        ),
+        pytest.param("PROXY_", "PROXY_: is not a setting", id="the prefix alone"),
+        pytest.param(
+            "PROXY_ENGINE_FILE",
+            "PROXY_ENGINE_FILE: is not a setting; did you mean PROXY_ENGINE?",
+            id="only secrets have a file",
+        ),
+        pytest.param(
+            "PROXY_A\x1b[31m",
+            "a PROXY_ variable with a strange name: is not a setting",
+            id="a name that a terminal would obey is not repeated",
+        ),
+        pytest.param(
+            "PROXY_USAGE_DB", "PROXY_USAGE_DB: is not a setting", id="what does nothing is no knob"
+        ),
+    ],
+)
+def test_a_name_that_is_nobodys_is_an_error(name: str, expected: str) -> None:
+    """Every PROXY_ variable is a setting, the file of one, or refused."""
+    assert problems(ANONYMOUS | {name: CANARY}) == [expected]
+
+
+def test_variables_of_other_programs_are_none_of_ours() -> None:
+    """Only the prefix PROXY_ is looked at."""
+    others = {"HTTP_PROXY": "x", "PROXY": "y", "proxy_max_body_bytes": "-1", "XPROXY_PORT": "z"}
+    assert load(ANONYMOUS | others) == load(ANONYMOUS)
+
+
+def test_all_mistakes_come_as_one_list() -> None:
+    """Unknown, unreadable, invalid and contradictory settings are told together."""
+    found = problems(
+        {
+            "PROXY_MAX_PROMPT_CHAR": "5",
+            "PROXY_MAX_PROMPT_CHARS": "-1",
+            "PROXY_UPSTREAM_API_KEY": f"{CANARY}\nX-Evil: 1",
+            "PROXY_API_KEYS_FILE": "/nonexistent",
+            "PROXY_MAX_BODY_BYTES": "2048",
+            "PROXY_MAX_BUFFERED_BYTES": "1024",
+        }
+    )
+    beginnings = [
+        "PROXY_UPSTREAM_API_KEY: has a space, a line break or another character",
+        "PROXY_API_KEYS: the file in PROXY_API_KEYS_FILE cannot be read: No such file",
+        "PROXY_MAX_PROMPT_CHARS: must be a whole number of characters, 1 to 16777216",
+        "PROXY_MAX_PROMPT_CHAR: is not a setting; did you mean PROXY_MAX_PROMPT_CHARS?",
+        "PROXY_MAX_BUFFERED_BYTES is less than PROXY_MAX_BODY_BYTES: a body",
+    ]
+    assert len(found) == len(beginnings)
+    for problem, beginning in zip(found, beginnings, strict=True):
+        assert problem.startswith(beginning)
+
+
+@pytest.mark.parametrize("row", descriptions(), ids=lambda row: row.name)
+@pytest.mark.parametrize("suffix", ["", "\n", ",", " x", "\x00", "\udcff"])
+def test_no_message_repeats_a_value(row: Description, suffix: str) -> None:
+    """Somebody will paste a key into the wrong variable."""
+    for name in (row.name, row.name + "_FILE", row.name + "S"):
+        said = told({name: CANARY + suffix})
+        assert CANARY not in said or not row.secret
+        assert CANARY not in said or said.startswith("Settings")
+
+
+def test_settings_repeat_no_secret_when_made_by_hand() -> None:
+    """The model itself hides its input, whoever builds it."""
+    with pytest.raises(ValidationError) as caught:
+        Settings(allow_anonymous=True, upstream_api_key=SecretStr(CANARY + "\n"))
+    assert CANARY not in str(caught.value)
+
+
+def test_settings_read_no_environment_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What load is given is all there is; a stray variable changes nothing."""
+    for name in ("PORT", "PROXY_PORT", "HOST", "MAX_BODY_BYTES"):
+        monkeypatch.setenv(name, "1024")
+    assert load(ANONYMOUS).port == 8080
+
+
+def test_settings_do_not_change() -> None:
+    """Whoever got a value has the value that is in force."""
+    with pytest.raises(ValidationError):
+        load(ANONYMOUS).port = 1
+
+
+# Keys
+
+
+def test_no_keys_at_all_is_an_error() -> None:
+    """A door without a lock has to be asked for in so many words."""
+    (problem,) = problems({})
+    assert problem.startswith("no keys at all: set PROXY_API_KEYS or PROXY_KEYS_FILE")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        pytest.param({"PROXY_API_KEYS": KEY}, id="keys in the environment"),
+        pytest.param({"PROXY_KEYS_FILE": "keys.toml"}, id="a file of hashed keys"),
+        pytest.param({"PROXY_ALLOW_ANONYMOUS": "true"}, id="no key wanted"),
+        pytest.param({"PROXY_ALLOW_ANONYMOUS": "true", "PROXY_API_KEYS": KEY}, id="both"),
+    ],
+)
+def test_one_way_to_know_clients_is_enough(environ: dict[str, str]) -> None:
+    """Each source of keys will do, and so will the spelled-out absence."""
+    assert problems(environ) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        pytest.param("k" * 32, [], id="32 characters are enough"),
+        pytest.param(
+            "k" * 31,
+            ["key 1 is 31 characters long; at least 32 random ones are needed"],
+            id="31 are not",
+        ),
+        pytest.param(f"{KEY},short", ["key 2 is 5 characters long"], id="the second is short"),
+        pytest.param(f"{KEY}, {KEY}", ["key 2 is the same as key 1"], id="twice the same"),
+        pytest.param(f" {KEY} ,,{'l' * 32},", [], id="spaces and empty items do not matter"),
+        pytest.param("ä" * 40, ["key 1 has a character that no header may carry"], id="umlauts"),
+        pytest.param("a b" * 20, ["key 1 has a character that no header may carry"], id="spaces"),
+        pytest.param(",", ["no keys at all"], id="nothing but commas"),
+    ],
+)
+def test_keys_of_the_environment(keys: str, expected: list[str]) -> None:
+    """They are long enough, printable, and each is there once; a message names the position."""
+    found = problems({"PROXY_API_KEYS": keys})
+    assert len(found) == len(expected)
+    for problem, text in zip(found, expected, strict=True):
+        assert text in problem
+
+
+# Secrets from files
+
+
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    """Line breaks and a byte order mark that editors leave are no part of it."""
+    (tmp_path / "upstream").write_bytes(b"\xef\xbb\xbfupstream-key\n")
+    (tmp_path / "keys").write_text(f"{KEY}\n{'l' * 32}\r\n")
+    settings = load(
+        {
+            "PROXY_UPSTREAM_API_KEY_FILE": str(tmp_path / "upstream"),
+            "PROXY_API_KEYS_FILE": str(tmp_path / "keys"),
+        }
+    )
+    assert settings.upstream_api_key == SecretStr("upstream-key")
+    assert settings.api_keys == (SecretStr(KEY), SecretStr("l" * 32))
+
+
+def test_a_secret_is_given_once(tmp_path: Path) -> None:
+    """Two places for one secret: which of them was meant?"""
+    path = tmp_path / "key"
+    path.write_text(KEY)
+    assert problems({"PROXY_API_KEYS": KEY, "PROXY_API_KEYS_FILE": str(path)}) == [
+        "PROXY_API_KEYS: is set, and so is PROXY_API_KEYS_FILE; keep one of them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(b"", "is empty", id="empty"),
+        pytest.param(b" \n", "is empty", id="blank"),
+        pytest.param(b"\xff\xfe", "is not UTF-8 text", id="binary"),
+        pytest.param(b"k" * 65_537, "is over 65536 bytes", id="too large"),
+    ],
+)
+def test_a_secret_file_that_cannot_be_meant(tmp_path: Path, content: bytes, expected: str) -> None:
+    """A file without a usable secret is an error, never no secret."""
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    assert problems(ANONYMOUS | {"PROXY_UPSTREAM_API_KEY_FILE": str(path)}) == [
+        f"PROXY_UPSTREAM_API_KEY: the file in PROXY_UPSTREAM_API_KEY_FILE {expected}"
+    ]
+
+
+def test_a_pipe_in_place_of_a_secret_file_does_not_hold_up_the_start(tmp_path: Path) -> None:
+    """Nobody may ever write into it."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        (problem,) = problems(ANONYMOUS | {"PROXY_UPSTREAM_API_KEY_FILE": str(path)})
+        assert "is not a regular file" in problem
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a b", "a\nb", "a\r\nX-Evil: 1", "\x7f", "schlüssel", "\u2028", "a\x00"]
+)
+def test_the_upstream_key_fits_into_a_header(key: str) -> None:
+    """A line break in it would be a header of its own."""
+    (problem,) = problems(ANONYMOUS | {"PROXY_UPSTREAM_API_KEY": key})
+    assert problem.startswith("PROXY_UPSTREAM_API_KEY: ")
+
+
+# Lists and words
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        pytest.param("PROXY_ENDPOINTS", "models, chat.completions", None, id="two endpoints"),
+        pytest.param("PROXY_ENDPOINTS", "", None, id="an empty list is no list"),
+        pytest.param(
+            "PROXY_ENDPOINTS", "models,metrics", "item 2 of 2 is not an endpoint", id="unknown one"
+        ),
+        pytest.param("PROXY_HOST", "::1", None, id="an IPv6 address"),
+        pytest.param("PROXY_HOST", "localhost", None, id="a name"),
+        pytest.param("PROXY_HOST", "[::1]", "without port or brackets", id="brackets"),
+        pytest.param("PROXY_HOST", "127.0.0.1:8080", "without port", id="a port in the host"),
+        pytest.param("PROXY_HOST", "", "IP address or a host name", id="no host"),
+        pytest.param("PROXY_ADMIN_HOSTS", "bulwark,10.0.0.5", None, id="admin hosts"),
+        pytest.param("PROXY_ADMIN_HOSTS", "bulwark:9090", "item 1 of 1", id="with a port"),
+        pytest.param("PROXY_RESPONSE_HEADERS", "X-Kv-Hit, x-b", None, id="two headers"),
+        pytest.param("PROXY_RESPONSE_HEADERS", "Set-Cookie", "may be relayed", id="cookies"),
+        pytest.param("PROXY_RESPONSE_HEADERS", "x-bulwark-a", "may be relayed", id="ours"),
+        pytest.param("PROXY_RESPONSE_HEADERS", "a b", "may be relayed", id="no token"),
+        pytest.param("PROXY_CORS_ORIGINS", "https://a.example,http://localhost:3000", None, id="o"),
+        pytest.param("PROXY_CORS_ORIGINS", "https://[::1]:3000", None, id="IPv6 origin"),
+        pytest.param("PROXY_CORS_ORIGINS", "https://a.example/", "an origin", id="a slash"),
+        pytest.param("PROXY_CORS_ORIGINS", "*", "an origin", id="everybody"),
+        pytest.param("PROXY_CORS_ORIGINS", "null", "an origin", id="null"),
+        pytest.param("PROXY_ALLOW_FIELDS", "chat_template,priority", None, id="two fields"),
+        pytest.param("PROXY_DENY_FIELDS", "a b", "the name of a request field", id="no field"),
+        pytest.param(
+            "PROXY_ENGINE", "vLLM", "must be vllm, sglang", id="the case of words matters"
+        ),
+        pytest.param("PROXY_LOG_LEVEL", "trace", "must be debug, info", id="no such level"),
+        pytest.param("PROXY_ALLOW_ANONYMOUS", "perhaps", "must be true or false", id="perhaps"),
+        pytest.param("PROXY_KEYS_FILE", "", "is empty", id="no path"),
+        pytest.param("PROXY_UPSTREAM_URL", "unix:///run/vllm/vllm.sock", None, id="a socket"),
+        pytest.param("PROXY_UPSTREAM_URL", "http://h:1/v1", "must not have a path", id="a path"),
+        pytest.param("PROXY_UPSTREAM_URL", "http://u:p@h:1", "user or password", id="a password"),
+    ],
+)
+def test_a_value_of_its_kind(name: str, value: str, expected: str | None) -> None:
+    """Each kind of value has its form, and a sentence for what has it not."""
+    found = problems(ANONYMOUS | {name: value})
+    if expected is None:
+        assert found == []
+    else:
+        (problem,) = found
+        assert problem.startswith(f"{name}: ")
+        assert expected in problem
+
+
+def test_names_that_ignore_case_are_kept_in_one() -> None:
+    """Header and host names are compared by what they mean."""
+    settings = load(
+        ANONYMOUS | {"PROXY_RESPONSE_HEADERS": "X-Kv-Hit", "PROXY_ADMIN_HOSTS": "Bulwark"}
+    )
+    assert settings.response_headers == ("x-kv-hit",)
+    assert settings.admin_hosts == ("bulwark",)
+
+
+# Settings that disagree
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"),
+    [
+        pytest.param(
+            {"PROXY_PORT": "9090"},
+            {"PROXY_PORT": "9090", "PROXY_ADMIN_HOST": "127.0.0.2"},
+            "PROXY_PORT and PROXY_ADMIN_PORT",
+            id="one port for both listeners",
+        ),
+        pytest.param(
+            {"PROXY_MAX_BUFFERED_BYTES": "2097151"},
+            {"PROXY_MAX_BUFFERED_BYTES": "2097152"},
+            "PROXY_MAX_BUFFERED_BYTES is less than",
+            id="no room for one body",
+        ),
+        pytest.param(
+            {"PROXY_MAX_OUTPUT_TOKENS": "7"},
+            {"PROXY_MAX_OUTPUT_TOKENS": "8"},
+            "PROXY_MAX_OUTPUT_TOKENS is less than",
+            id="less than one token each",
+        ),
+        pytest.param(
+            {"PROXY_ALLOW_FIELDS": "a,b", "PROXY_DENY_FIELDS": "b,c"},
+            {"PROXY_ALLOW_FIELDS": "a,b", "PROXY_DENY_FIELDS": "c"},
+            "PROXY_ALLOW_FIELDS and PROXY_DENY_FIELDS",
+            id="a field both allowed and denied",
+        ),
+    ],
+)
+def test_settings_that_disagree(
+    wrong: dict[str, str], right: dict[str, str], expected: str
+) -> None:
+    """Right one by one, wrong together; and the neighbouring pair is right."""
+    (problem,) = problems(ANONYMOUS | wrong)
+    assert problem.startswith(expected)
+    assert problems(ANONYMOUS | right) == []
+
+
+def test_two_free_ports_do_not_disagree() -> None:
+    """Port 0 is a different port each time."""
+    assert problems(ANONYMOUS | {"PROXY_PORT": "0", "PROXY_ADMIN_PORT": "0"}) == []
+
+
+def test_a_disagreement_about_a_wrong_value_is_not_told() -> None:
+    """It would be about the default, which nobody chose."""
+    assert len(problems(ANONYMOUS | {"PROXY_MAX_BODY_BYTES": "-1"})) == 1
+    environ = {"PROXY_MAX_BUFFERED_BYTES": "1024", "PROXY_MAX_BODY_BYTES": "-1"}
+    assert len(problems(ANONYMOUS | environ)) == 1
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize(
+    "service", ["PROXY", "PROXY_EDGE"], ids=["a service named proxy", "one named proxy-edge"]
+)
+def test_kubernetes_service_links_are_named_as_such(service: str) -> None:
+    """They would be a wrong port and a dozen unknown names; it is one mistake, told once."""
+    links = {
+        f"{service}_SERVICE_HOST": "10.0.0.9",
+        f"{service}_SERVICE_PORT": "8080",
+        f"{service}_SERVICE_PORT_HTTP": "8080",
+        f"{service}_PORT": "tcp://10.0.0.9:8080",
+        f"{service}_PORT_8080_TCP": "tcp://10.0.0.9:8080",
+        f"{service}_PORT_8080_TCP_PROTO": "tcp",
+        f"{service}_PORT_8080_TCP_PORT": "8080",
+        f"{service}_PORT_8080_TCP_ADDR": "10.0.0.9",
+    }
+    (problem,) = problems(ANONYMOUS | links)
+    assert problem.startswith("PROXY_PORT: Kubernetes added 8 variables (tcp://…)")
+    assert "enableServiceLinks: false" in problem
+    assert "10.0.0.9" not in problem
+
+
+def test_an_ordinary_port_is_no_service_link() -> None:
+    """Our own two ports have names that look alike."""
+    settings = load(ANONYMOUS | {"PROXY_PORT": "1", "PROXY_ADMIN_PORT": "2"})
+    assert (settings.port, settings.admin_port) == (1, 2)
+
+
+# What `bulwark check` shows
+
+
+def test_shown_values_can_be_set_again() -> None:
+    """The text of a value is what one would write in the environment."""
+    settings = load(
+        ANONYMOUS
+        | {
+            "PROXY_ENDPOINTS": "models,embeddings",
+            "PROXY_IDLE_TIMEOUT_SECONDS": "0.5",
+            "PROXY_KEYS_FILE": "/etc/keys.toml",
+        }
+    )
+    again = {
+        row.name: shown(getattr(settings, row.field))
+        for row in descriptions()
+        if getattr(settings, row.field) not in (None, ())
+    }
+    assert load(again) == settings
+
+
+def test_secrets_are_only_counted() -> None:
+    """Neither a key nor a part of it is shown."""
+    settings = load({"PROXY_API_KEYS": f"{KEY},{'l' * 32}", "PROXY_UPSTREAM_API_KEY": "up"})
+    assert shown(settings.api_keys) == "(2 set)"
+    assert shown(settings.upstream_api_key) == "(set)"
