@@ -547,7 +547,7 @@ def test_anthropic_clients_find_their_words() -> None:
 
 def test_the_cap_is_the_operators() -> None:
     """Raised and lowered."""
-    assert check(BodyKind.CHAT, chat(user("x" * 20_000)), max_prompt_chars=20_000)
+    assert check(BodyKind.CHAT, chat(user("x" * 20_000)), max_prompt_chars=20_000).body
     with pytest.raises(ContextLengthExceeded, match="limit is 5 "):
         check(BodyKind.CHAT, chat(user("x" * 6)), max_prompt_chars=5)
 
