@@ -72,19 +72,26 @@ class Served:
     state: ServerState = field(default_factory=ServerState)
     refusals: list[tuple[Refusal, str]] = field(default_factory=list)
     bytes_read: int = 0
-    _read_more: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def note(self, data: bytes) -> None:
-        """A connection has read something."""
+    def note(self, data: bytes = b"") -> None:
+        """A connection has read something, or ended."""
         self.bytes_read += len(data)
-        self._read_more.set()
+        self._changed.set()
 
     async def has_read(self, size: int) -> None:
         """Returns once the connections have read so many bytes, all together."""
+        await self._until(lambda: self.bytes_read >= size)
+
+    async def has_closed(self) -> None:
+        """Returns once no connection is left."""
+        await self._until(lambda: not self.state.connections)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while self.bytes_read < size:
-                self._read_more.clear()
-                await self._read_more.wait()
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
 
     async def connect(self, **options: Any) -> RawClient:
         """A new client."""
@@ -117,6 +124,10 @@ async def serving(
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             served.note(data)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            served.note()
 
     config = uvicorn.Config(
         app,
