@@ -102,9 +102,13 @@ class Lifeline:
         self._watcher = self._loop.create_task(self._watch(receive))
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.end(ClientDisconnected())
+        error: ProxyError = ClientDisconnected()
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except ProxyError as refusal:
+            error = refusal  # a body where none is read, and a broken one
+        self.end(error)
 
     def _arm(self, due: float) -> None:
         """Has ``_look`` called at `due`, if it is not to be called earlier anyway."""

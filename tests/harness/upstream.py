@@ -163,6 +163,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         received: Every byte, in order, as it came.
         closed: Set once the other side has closed or reset (or we have).
+        write_blocked: Set once the other side does not read what is written any more.
     """
 
     def __init__(self, upstream: "Upstream") -> None:
@@ -170,6 +171,7 @@ class Connection(asyncio.Protocol):
         self.index = len(upstream.connections)
         self.received = bytearray()
         self.closed = asyncio.Event()
+        self.write_blocked = asyncio.Event()
         self.transport: asyncio.Transport
         self._unparsed = bytearray()
         self._waiting: asyncio.Queue[ReceivedRequest] = asyncio.Queue()
@@ -212,6 +214,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The other side does not read fast enough: the script pauses."""
         self._writable.clear()
+        self.write_blocked.set()
 
     def resume_writing(self) -> None:
         """The script goes on."""
