@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints import Endpoint
-from proxy.errors import Dialect, Reason, Refusal
+from proxy.errors import ClientDisconnected, Dialect, Reason, Refusal
 
 _KEY = "bulwark"
 
@@ -38,6 +38,9 @@ class RequestContext:
         route_refusal: The 404 or 405 that the table found, to be said only after authentication.
         outcome: Why it ended otherwise than well; None while it goes well.
         status: The status sent to the client; 0 while none was.
+        first_byte: When the first byte of the response's body was sent; 0 while none was.
+        fault: For whoever has to find out what failed: classes of exceptions and, of a bug, where.
+            Never a message: it could quote a client.
     """
 
     request_id: str
@@ -60,6 +63,7 @@ class RequestContext:
     queued_seconds: float = 0.0
     first_byte: float = 0.0
     response_complete: bool = False
+    fault: str = ""
 
     @property
     def dialect(self) -> Dialect:
@@ -70,6 +74,12 @@ class RequestContext:
     def response_started(self) -> bool:
         """Whether a status went out, after which no other may follow."""
         return self.status != 0
+
+    @property
+    def final_status(self) -> int:
+        """The status in logs and metrics: 499, nginx's number, where the client left."""
+        left = self.outcome is Reason.CLIENT_DISCONNECTED
+        return ClientDisconnected.status if left else self.status
 
     def attach(self, scope: MutableMapping[str, Any]) -> None:
         """Makes this the context of an ASGI scope."""

@@ -92,6 +92,26 @@ class Reason(StrEnum):
     UPSTREAM_TIMEOUT = "upstream_timeout"
     CLIENT_DISCONNECTED = "client_disconnected"
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether something failed that should not have, so that somebody should look."""
+        return self in _FAULTS
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether this proxy said no."""
+        return not self.is_fault and self is not Reason.CLIENT_DISCONNECTED
+
+
+_FAULTS = frozenset(
+    {
+        Reason.INTERNAL_ERROR,
+        Reason.UPSTREAM_ERROR,
+        Reason.UPSTREAM_UNAVAILABLE,
+        Reason.UPSTREAM_TIMEOUT,
+    }
+)
+
 
 class ProxyError(Exception):
     """A request that ends without its answer.

@@ -1,0 +1,115 @@
+"""The outermost layer: begins the record of a request, and closes it whatever happens.
+
+One log line and one count a request, in one ``finally``, so that no way out can leave a request
+unrecorded or in flight for ever.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from proxy.context import RequestContext
+from proxy.endpoints import Endpoint
+from proxy.errors import Reason
+from proxy.telemetry.log import Log
+from proxy.telemetry.metrics import Metrics
+
+
+def _fresh_id() -> str:
+    return secrets.token_hex(16)
+
+
+class AccessLayer:
+    """Attaches a ``RequestContext``, names the response, logs and counts.
+
+    Args:
+        app: The next layer.
+        log: Where the line goes.
+        metrics: Where it is counted.
+        clock: Monotonic seconds.
+        probe: The endpoint whose success is logged at ``debug``: it is asked every few seconds.
+        new_request_id: Makes the id. The client's own is never used: it is not ours to trust, and
+            whoever writes it could write anything into the log.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        log: Log,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        probe: Endpoint,
+        new_request_id: Callable[[], str] = _fresh_id,
+    ) -> None:
+        self._app = app
+        self._log = log
+        self._metrics = metrics
+        self._clock = clock
+        self._probe = probe
+        self._new_request_id = new_request_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request and records it."""
+        client = scope.get("client")
+        context = RequestContext(
+            request_id=self._new_request_id(),
+            method=scope["method"],
+            # A Unix socket has no address.
+            client=client[0] if client else "unix",
+            # A copy: the server's own list is not ours to hold on to.
+            headers=list(scope["headers"]),
+            started=self._clock(),
+        )
+        context.attach(scope)
+        self._metrics.request_began()
+        try:
+            await self._app(scope, receive, _Recorder(context, send, self._clock))
+        except asyncio.CancelledError:
+            # Nothing else cancels a request's task than the end of the process.
+            context.outcome = context.outcome or Reason.SHUTTING_DOWN
+            raise
+        finally:
+            self._record(context)
+
+    def _record(self, context: RequestContext) -> None:
+        if context.outcome is None and not context.response_complete:
+            # A layer returned without a whole answer, or the error layer itself failed.
+            context.outcome = Reason.INTERNAL_ERROR
+        ended = self._clock()
+        self._metrics.request_ended(context, ended=ended)
+        self._log.request(context, ended=ended, quiet=context.endpoint is self._probe)
+
+
+class _Recorder:
+    """The ``send`` of the layers inside: notes what goes out. Called for every chunk."""
+
+    __slots__ = ("_clock", "_context", "_send")
+
+    def __init__(self, context: RequestContext, send: Send, clock: Callable[[], float]) -> None:
+        self._context = context
+        self._send = send
+        self._clock = clock
+
+    async def __call__(self, message: Message) -> None:
+        context = self._context
+        if message["type"] == "http.response.body":
+            if body := message.get("body"):
+                context.first_byte = context.first_byte or self._clock()
+                context.bytes_out += len(body)
+            await self._send(message)
+            if not message.get("more_body"):
+                context.response_complete = True
+            return
+        if message["type"] == "http.response.start":
+            # Before it is sent: a second answer must not follow even one that could not be sent.
+            context.status = message["status"]
+            message["headers"] = [
+                *message.get("headers", ()),
+                (b"x-request-id", context.request_id.encode()),
+                # No browser may read an engine's output as anything but what it is called.
+                (b"x-content-type-options", b"nosniff"),
+            ]
+        await self._send(message)

@@ -1,0 +1,135 @@
+"""Every series that the server has, all called ``bulwark_*``.
+
+The labels are closed sets: rows of the endpoint table, statuses, words of ``Reason``. Nothing that
+a client writes becomes a label, or a scanner could make series without end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from proxy.context import RequestContext
+from proxy.errors import Reason, Refusal
+
+# From a refusal to the longest generation that PROXY_TOTAL_TIMEOUT_SECONDS allows.
+_DURATION_BUCKETS = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800,
+)  # fmt: skip
+_NO_ENDPOINT = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What is read when somebody looks, rather than counted while it happens."""
+
+    slots_in_use: Callable[[], float]
+    queued: Callable[[], float]
+    buffered_bytes: Callable[[], float]
+
+
+class Metrics:
+    """The series, in one registry.
+
+    Args:
+        registry: Where they are registered; its own, so that tests share no counters.
+        version: Of the server.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, version: str) -> None:
+        self.registry = registry
+        self._requests = Counter(
+            "bulwark_requests",
+            "Requests that ended, by what the client was told and how it went.",
+            ["endpoint", "status", "outcome"],
+            registry=registry,
+        )
+        self._refusals = Counter(
+            "bulwark_refusals",
+            "Requests that this server refused, by reason.",
+            ["endpoint", "reason"],
+            registry=registry,
+        )
+        self._clamped = Counter(
+            "bulwark_clamped_requests",
+            "Requests whose output was bounded lower than asked.",
+            ["endpoint"],
+            registry=registry,
+        )
+        self._in_flight = Gauge(
+            "bulwark_requests_in_flight",
+            "Requests begun and not ended.",
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "bulwark_request_duration_seconds",
+            "From the head of a request to the last byte of its response.",
+            ["endpoint"],
+            buckets=_DURATION_BUCKETS,
+            registry=registry,
+        )
+        self._first_byte = Histogram(
+            "bulwark_time_to_first_byte_seconds",
+            "From the head of a request to the first byte of its response's body.",
+            ["endpoint"],
+            buckets=_DURATION_BUCKETS,
+            registry=registry,
+        )
+        self._queued = Histogram(
+            "bulwark_queue_wait_seconds",
+            "How long requests that reached the upstream had waited for a slot.",
+            buckets=_DURATION_BUCKETS,
+            registry=registry,
+        )
+        # Series found by one look-up: the library's own costs more than the count itself.
+        self._counters: dict[tuple[str, int, Reason | None], Counter] = {}
+        self._histograms: dict[str, tuple[Histogram, Histogram]] = {}
+        Info("bulwark_build", "The version of the server.", registry=registry).info(
+            {"version": version}
+        )
+
+    def watch(self, gauges: Gauges) -> None:
+        """Adds the gauges that are read from their owners."""
+        for name, description, read in (
+            ("bulwark_slots_in_use", "Requests at the upstream.", gauges.slots_in_use),
+            ("bulwark_queue_length", "Requests that wait for a slot.", gauges.queued),
+            ("bulwark_buffered_bytes", "Bytes of request bodies held.", gauges.buffered_bytes),
+        ):
+            Gauge(name, description, registry=self.registry).set_function(read)
+
+    def request_began(self) -> None:
+        """A request is in flight from now on."""
+        self._in_flight.inc()
+
+    def request_ended(self, context: RequestContext, *, ended: float) -> None:
+        """A request is over, in whatever way; ``ended`` is on the clock of ``context.started``."""
+        self._in_flight.dec()
+        endpoint = context.endpoint.name if context.endpoint is not None else _NO_ENDPOINT
+        duration, first_byte = self._histograms_of(endpoint)
+        duration.observe(ended - context.started)
+        if context.first_byte:
+            first_byte.observe(context.first_byte - context.started)
+        if context.upstream_status:
+            self._queued.observe(context.queued_seconds)
+        if context.clamped:
+            self._clamped.labels(endpoint).inc()
+        self._count(endpoint, context.final_status, context.outcome)
+
+    def refused_early(self, refusal: Refusal) -> None:
+        """The server refused below ASGI what was no request yet."""
+        self._count(_NO_ENDPOINT, refusal.status, refusal.reason)
+
+    def _count(self, endpoint: str, status: int, outcome: Reason | None) -> None:
+        key = (endpoint, status, outcome)
+        if (counter := self._counters.get(key)) is None:
+            word = outcome.value if outcome is not None else "ok"
+            counter = self._counters[key] = self._requests.labels(endpoint, status, word)
+        counter.inc()
+        if outcome is not None and outcome.is_refusal:
+            self._refusals.labels(endpoint, outcome.value).inc()
+
+    def _histograms_of(self, endpoint: str) -> tuple[Histogram, Histogram]:
+        if (bound := self._histograms.get(endpoint)) is None:
+            bound = (self._duration.labels(endpoint), self._first_byte.labels(endpoint))
+            self._histograms[endpoint] = bound
+        return bound
