@@ -1,0 +1,156 @@
+"""The series: what is counted when, and that the labels are closed sets."""
+
+import dataclasses
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from proxy.context import RequestContext
+from proxy.endpoints import ENDPOINTS
+from proxy.errors import HeadTooLarge, Reason
+from proxy.telemetry.metrics import Gauges, Metrics
+
+
+def context(**given: object) -> RequestContext:
+    """A request that began at second 1 and went well, unless told otherwise."""
+    made = RequestContext(request_id="r", method="POST", client="1.2.3.4", headers=[], started=1.0)
+    made.endpoint, made.status, made.response_complete = ENDPOINTS[1], 200, True
+    for name, value in given.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    """Series of their own for each test."""
+    return Metrics(CollectorRegistry(), version="1.2.3")
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    """One sample; None where the series does not exist."""
+    return metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.mark.parametrize(
+    ("given", "labels", "refused"),
+    [
+        pytest.param({}, ("chat.completions", "200", "ok"), False, id="it went well"),
+        pytest.param(
+            {"status": 429, "upstream_status": 429},
+            ("chat.completions", "429", "ok"),
+            False,
+            id="the upstream's own error was relayed",
+        ),
+        pytest.param(
+            {"status": 413, "outcome": Reason.BODY_TOO_LARGE},
+            ("chat.completions", "413", "body_too_large"),
+            True,
+            id="we refused",
+        ),
+        pytest.param(
+            {"status": 404, "outcome": Reason.NOT_FOUND, "endpoint": None},
+            ("none", "404", "not_found"),
+            True,
+            id="there was no endpoint",
+        ),
+        pytest.param(
+            {"status": 200, "outcome": Reason.UPSTREAM_ERROR, "response_complete": False},
+            ("chat.completions", "200", "upstream_error"),
+            False,
+            id="the upstream died in its answer",
+        ),
+        pytest.param(
+            {"status": 200, "outcome": Reason.CLIENT_DISCONNECTED},
+            ("chat.completions", "499", "client_disconnected"),
+            False,
+            id="the client left in the answer",
+        ),
+        pytest.param(
+            {"status": 0, "outcome": Reason.SHUTTING_DOWN},
+            ("chat.completions", "0", "shutting_down"),
+            True,
+            id="nothing was sent",
+        ),
+    ],
+)
+def test_a_request_is_counted_once(
+    metrics: Metrics, given: dict[str, object], labels: tuple[str, str, str], refused: bool
+) -> None:
+    """By endpoint, status and outcome; and among the refusals if it was one."""
+    metrics.request_began()
+    metrics.request_ended(context(**given), ended=3.5)
+    endpoint, status, outcome = labels
+    names = {"endpoint": endpoint, "status": status, "outcome": outcome}
+    assert value(metrics, "bulwark_requests_total", **names) == 1
+    refusals = value(metrics, "bulwark_refusals_total", endpoint=endpoint, reason=outcome)
+    assert refusals == (1 if refused else None)
+    duration = value(metrics, "bulwark_request_duration_seconds_sum", endpoint=endpoint)
+    assert duration == 2.5
+
+
+def test_the_gauge_follows_requests_and_ends_at_zero(metrics: Metrics) -> None:
+    """Up when one begins, down when one ends."""
+    for _ in range(3):
+        metrics.request_began()
+    assert value(metrics, "bulwark_requests_in_flight") == 3
+    for _ in range(3):
+        metrics.request_ended(context(), ended=2.0)
+    assert value(metrics, "bulwark_requests_in_flight") == 0
+
+
+def test_times_are_observed_where_there_were_any(metrics: Metrics) -> None:
+    """First byte and queue, only of requests that came so far."""
+    chat = {"endpoint": "chat.completions"}
+    metrics.request_ended(context(), ended=2.0)
+    assert value(metrics, "bulwark_time_to_first_byte_seconds_count", **chat) == 0
+    assert value(metrics, "bulwark_queue_wait_seconds_count") == 0
+    later = context(first_byte=1.5, upstream_status=200, queued_seconds=0.25, clamped="a 2 -> 1")
+    metrics.request_ended(later, ended=2.0)
+    assert value(metrics, "bulwark_time_to_first_byte_seconds_sum", **chat) == 0.5
+    assert value(metrics, "bulwark_queue_wait_seconds_sum") == 0.25
+    assert value(metrics, "bulwark_clamped_requests_total", **chat) == 1
+
+
+def test_what_the_server_refuses_below_asgi_is_counted(metrics: Metrics) -> None:
+    """Without ever having been in flight."""
+    metrics.refused_early(HeadTooLarge("Too long."))
+    labels = {"endpoint": "none", "status": "431", "outcome": "head_too_large"}
+    assert value(metrics, "bulwark_requests_total", **labels) == 1
+    reason = {"endpoint": "none", "reason": "head_too_large"}
+    assert value(metrics, "bulwark_refusals_total", **reason) == 1
+    assert value(metrics, "bulwark_requests_in_flight") == 0
+
+
+def test_gauges_are_read_from_their_owners(metrics: Metrics) -> None:
+    """At the moment in which somebody looks."""
+    held = [1.0]
+    metrics.watch(Gauges(lambda: held[0], lambda: 2.0, lambda: 3.0))
+    held[0] = 7.0
+    assert value(metrics, "bulwark_slots_in_use") == 7
+    assert value(metrics, "bulwark_queue_length") == 2
+    assert value(metrics, "bulwark_buffered_bytes") == 3
+
+
+def test_the_version_is_a_label(metrics: Metrics) -> None:
+    """For the dashboards."""
+    assert value(metrics, "bulwark_build_info", version="1.2.3") == 1
+
+
+def test_all_series_are_ours(metrics: Metrics) -> None:
+    """Nothing in the engine's own name space."""
+    metrics.watch(Gauges(lambda: 0.0, lambda: 0.0, lambda: 0.0))
+    names = [family.name for family in metrics.registry.collect()]
+    assert names
+    assert all(name.startswith("bulwark_") for name in names)
+
+
+def test_no_field_of_a_request_but_the_closed_ones_becomes_a_label(metrics: Metrics) -> None:
+    """A canary in every field that a client fills appears in no series."""
+    hostile = context(status=404, outcome=Reason.NOT_FOUND, endpoint=None)
+    for each in dataclasses.fields(hostile):
+        if isinstance(getattr(hostile, each.name), str):
+            setattr(hostile, each.name, "canary")
+    hostile.outcome = Reason.NOT_FOUND
+    hostile.headers = [(b"canary", b"canary")]
+    metrics.request_ended(hostile, ended=2.0)
+    assert b"canary" not in generate_latest(metrics.registry)
