@@ -5,20 +5,18 @@ expiry at which servers close too. Everything above knows ``httpx.AsyncBaseTrans
 another transport can stand in its place.
 """
 
+import asyncio
 import ssl
-from collections.abc import Iterable
-from typing import Any
 
 import httpcore
 import httpx
 
+from proxy.upstream.network import READ_BYTES, Network
 from proxy.upstream.target import Target
 
 # uvicorn, which most engines run on, closes idle connections after 5 s. Two seconds less, or a
 # request is sent into a connection that is just being closed.
 KEEPALIVE_EXPIRY_SECONDS = 3.0
-
-_SocketOptions = Iterable[httpcore.SOCKET_OPTION] | None
 
 
 def build(target: Target) -> httpx.AsyncBaseTransport:
@@ -26,33 +24,25 @@ def build(target: Target) -> httpx.AsyncBaseTransport:
     return _Transport(target)
 
 
-class _Transport(httpx.AsyncHTTPTransport):
-    """A pool without a bound (admission has one), and one retry where nothing can have happened."""
+class _Transport(httpx.AsyncBaseTransport):
+    """Reuses connections, and asks once more on a new one where a reused one was stale."""
 
     def __init__(self, target: Target) -> None:
         tls = _tls(target)
-        # trust_env: a proxy or certificate variable meant for others must not redirect us.
-        super().__init__(verify=tls, trust_env=False)
-        self._pool = _Pool(target, tls)
-        # A pool that keeps nothing gives new connections only.
-        self._fresh = httpx.AsyncHTTPTransport(
-            verify=tls,
-            trust_env=False,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            uds=target.uds,
-        )
+        self._reusing = _Pooled(target, tls, max_idle=None)
+        self._fresh = _Pooled(target, tls, max_idle=0)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            return await super().handle_async_request(request)
+            return await self._reusing.handle_async_request(request)
         except httpx.TransportError as exc:
-            if not isinstance(exc.__cause__, _ClosedWhileIdle):
+            if not isinstance(exc.__cause__, _StaleConnection):
                 raise
         return await self._fresh.handle_async_request(request)
 
     async def aclose(self) -> None:
+        await self._reusing.aclose()
         await self._fresh.aclose()
-        await super().aclose()
 
 
 def _tls(target: Target) -> ssl.SSLContext:
@@ -62,106 +52,60 @@ def _tls(target: Target) -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used, and quickly made
 
 
-class _ClosedWhileIdle(httpcore.RemoteProtocolError):
-    """A reused connection ended before one byte of the answer: the request was not looked at."""
+class _Pooled(httpx.AsyncHTTPTransport):
+    """httpx's transport over our sockets, which is the one thing that it has no parameter for."""
+
+    def __init__(self, target: Target, tls: ssl.SSLContext, max_idle: int | None) -> None:
+        # trust_env: a proxy or certificate variable meant for others must not redirect us.
+        super().__init__(verify=tls, trust_env=False)
+        self._pool = _Pool(target, tls, max_idle)
 
 
 class _Pool(httpcore.AsyncConnectionPool):
-    """A pool whose connections can tell a stale one from one that broke."""
+    """Any number of connections: the bound on requests is admission's business."""
 
-    def __init__(self, target: Target, tls: ssl.SSLContext) -> None:
-        super().__init__(
-            ssl_context=tls,
-            max_connections=None,
-            max_keepalive_connections=None,
-            keepalive_expiry=KEEPALIVE_EXPIRY_SECONDS,
-            uds=target.uds,
-        )
+    def __init__(self, target: Target, tls: ssl.SSLContext, max_idle: int | None) -> None:
+        super().__init__(max_connections=None, max_keepalive_connections=max_idle)
+        self._target = target
         self._tls = tls
-        self._uds_path = target.uds
+        self._scratch = bytearray(READ_BYTES)
 
     def create_connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
-        return _Connection(origin, self._tls, self._uds_path)
+        return _Connection(origin, self._target, self._tls, Network(self._scratch))
+
+
+class _StaleConnection(httpcore.RemoteProtocolError):
+    """A reused connection ended before one byte of the answer: the request was not looked at."""
 
 
 class _Connection(httpcore.AsyncHTTPConnection):
-    def __init__(self, origin: httpcore.Origin, tls: ssl.SSLContext, uds: str | None) -> None:
-        self._ear = _Ear()
+    def __init__(
+        self, origin: httpcore.Origin, target: Target, tls: ssl.SSLContext, network: Network
+    ) -> None:
         super().__init__(
             origin,
             ssl_context=tls,
             keepalive_expiry=KEEPALIVE_EXPIRY_SECONDS,
-            uds=uds,
-            network_backend=self._ear,
+            uds=target.uds,
+            network_backend=network,
         )
+        self._network = network
 
     async def handle_async_request(self, request: httpcore.Request) -> httpcore.Response:
-        heard_before = self._ear.heard_bytes
+        heard_before = self._network.heard_bytes
+        is_new = heard_before == 0
         try:
             return await super().handle_async_request(request)
+        except asyncio.CancelledError:
+            # Cancelled between connecting and sending, httpcore 1.0.9 loses sight of a connection:
+            # neither idle nor closed, its socket would stay open for ever. (A connection that is
+            # not new may be in use by another request by now.)
+            if is_new and not self.is_idle():
+                await self.aclose()
+            raise
         except (httpcore.NetworkError, httpcore.RemoteProtocolError) as exc:
-            # A new connection has heard nothing before; one that heard a part of a head, or an
-            # interim response, was working on the request.
-            if heard_before == 0 or self._ear.heard_bytes != heard_before:
+            # One that heard a part of a head, or an interim response, was looking at the request:
+            # to ask again could do it twice.
+            if is_new or self._network.heard_bytes != heard_before:
                 raise
-            raise _ClosedWhileIdle(str(exc)) from exc
-
-
-class _Ear(httpcore.AsyncNetworkBackend):
-    """The usual network, and how many bytes one connection has heard from the other side."""
-
-    def __init__(self) -> None:
-        self._network = httpcore.AnyIOBackend()
-        self.heard_bytes = 0
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface
-        local_address: str | None = None,
-        socket_options: _SocketOptions = None,
-    ) -> httpcore.AsyncNetworkStream:
-        stream = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
-        return _HeardStream(stream, self)
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface
-        socket_options: _SocketOptions = None,
-    ) -> httpcore.AsyncNetworkStream:
-        stream = await self._network.connect_unix_socket(path, timeout, socket_options)
-        return _HeardStream(stream, self)
-
-    async def sleep(self, seconds: float) -> None:
-        await self._network.sleep(seconds)
-
-
-class _HeardStream(httpcore.AsyncNetworkStream):
-    def __init__(self, stream: httpcore.AsyncNetworkStream, ear: _Ear) -> None:
-        self._stream = stream
-        self._ear = ear
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        data = await self._stream.read(max_bytes, timeout)
-        self._ear.heard_bytes += len(data)
-        return data
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        await self._stream.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's interface
-    ) -> httpcore.AsyncNetworkStream:
-        stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
-        return _HeardStream(stream, self._ear)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+            raise _StaleConnection(str(exc)) from exc

@@ -151,7 +151,7 @@ class Front:
 
     def open_upstream(self) -> list[str]:
         """The connections and requests in the transport's pools that are in use, or lost."""
-        pools = (self.transport._pool, self.transport._fresh._pool)
+        pools = (self.transport._reusing._pool, self.transport._fresh._pool)
         requests = [repr(request) for pool in pools for request in pool._requests]
         return requests + [
             connection.info()

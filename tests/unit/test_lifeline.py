@@ -1,0 +1,228 @@
+"""What may end a request, and how it ends then."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from proxy.errors import (
+    ClientDisconnected,
+    InvalidHttp,
+    ProxyError,
+    RequestTimeout,
+    ShuttingDown,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from proxy.lifeline import Deadline, Lifeline, Lifelines
+
+LONG = Deadline(3600.0, lambda: UpstreamTimeout("total"))
+SHORT = Deadline(0.02, lambda: UpstreamTimeout("phase"))
+
+
+async def forever() -> None:
+    """Waits for something that does not come."""
+    await asyncio.get_running_loop().create_future()
+
+
+async def live(block: Callable[[Lifeline], Awaitable[None]], total: Deadline = LONG) -> None:
+    """Runs a block as a request is run."""
+    with Lifelines().hold(total) as lifeline:
+        await block(lifeline)
+
+
+def receiving(*messages: dict[str, Any] | ProxyError) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """An ASGI receive with these messages, and then none."""
+    left = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        if not left:
+            await forever()
+        message = left.pop(0)
+        if isinstance(message, ProxyError):
+            raise message
+        return message
+
+    return receive
+
+
+async def test_what_is_done_in_time_is_left_alone() -> None:
+    """A block that ends by itself ends well, and is counted as long as it lasts."""
+    lifelines = Lifelines()
+    with lifelines.hold(LONG) as lifeline:
+        lifeline.watch(receiving())
+        assert lifelines.in_flight == 1
+    assert lifelines.in_flight == 0
+
+
+async def test_an_exception_of_its_own_passes_through() -> None:
+    """What the block raises is nobody else's business."""
+    lifelines = Lifelines()
+    with pytest.raises(UpstreamError), lifelines.hold(LONG):
+        raise UpstreamError("broken")
+    assert lifelines.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("messages", "error"),
+    [
+        pytest.param([{"type": "http.disconnect"}], ClientDisconnected, id="the client leaves"),
+        pytest.param(
+            [{"type": "http.request"}, {"type": "http.disconnect"}],
+            ClientDisconnected,
+            id="it says something first that nobody reads",
+        ),
+        pytest.param([InvalidHttp("broken")], InvalidHttp, id="what it says cannot be read"),
+    ],
+)
+async def test_the_client_ends_it(messages: list[Any], error: type[ProxyError]) -> None:
+    """A block that waits for ever ends when its client leaves."""
+
+    async def block(lifeline: Lifeline) -> None:
+        lifeline.watch(receiving(*messages))
+        await forever()
+
+    with pytest.raises(error):
+        await live(block)
+
+
+async def test_the_end_of_all() -> None:
+    """The server's end comes to every request, each with an error of its own."""
+    lifelines = Lifelines()
+    errors: list[ProxyError] = []
+
+    async def serve() -> None:
+        try:
+            with lifelines.hold(LONG):
+                await forever()
+        except ProxyError as error:
+            errors.append(error)
+
+    tasks = [asyncio.create_task(serve()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert lifelines.in_flight == 3
+    lifelines.end_all(lambda: ShuttingDown("drained"))
+    await asyncio.gather(*tasks)
+    assert [type(error) for error in errors] == [ShuttingDown] * 3
+    assert len({id(error) for error in errors}) == 3
+    assert lifelines.in_flight == 0
+
+
+async def test_the_first_end_counts() -> None:
+    """What happens to a request that is being ended changes nothing any more."""
+
+    async def block(lifeline: Lifeline) -> None:
+        lifeline.end(ClientDisconnected())
+        lifeline.end(ShuttingDown("drained"))
+        await forever()
+
+    with pytest.raises(ClientDisconnected):
+        await live(block)
+
+
+async def test_an_error_on_the_way_out_does_not_hide_the_reason() -> None:
+    """A transport that fails because it is called off is not the reason."""
+
+    async def block(lifeline: Lifeline) -> None:
+        lifeline.end(ClientDisconnected())
+        try:
+            await forever()
+        except asyncio.CancelledError:
+            raise UpstreamError("broken") from None
+
+    with pytest.raises(ClientDisconnected) as ended:
+        await live(block)
+    assert isinstance(ended.value.__cause__, UpstreamError)
+
+
+async def test_an_answer_that_was_complete_stays_so() -> None:
+    """An end that comes after the last step is not told."""
+    with Lifelines().hold(LONG) as lifeline:
+        lifeline.end(ClientDisconnected())
+
+
+async def test_somebody_elses_cancellation_is_not_ours_to_answer() -> None:
+    """When the process is torn down, a request does not turn it into an answer."""
+
+    async def serve() -> None:
+        with Lifelines().hold(LONG) as lifeline:
+            lifeline.watch(receiving())
+            await forever()
+
+    task = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_nothing_is_left_behind() -> None:
+    """Neither a watcher nor a pending cancellation outlives the block."""
+    before = asyncio.all_tasks()
+
+    async def block(lifeline: Lifeline) -> None:
+        lifeline.watch(receiving({"type": "http.disconnect"}))
+        await forever()
+
+    with pytest.raises(ClientDisconnected):
+        await live(block)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_the_whole_has_a_deadline() -> None:
+    """A request that goes on and on ends all the same."""
+
+    async def block(lifeline: Lifeline) -> None:
+        lifeline.expect(SHORT)
+        while True:
+            lifeline.progress()
+            await asyncio.sleep(0)
+
+    with pytest.raises(UpstreamTimeout, match="total"):
+        await live(block, Deadline(0.05, lambda: UpstreamTimeout("total")))
+
+
+async def test_a_phase_has_a_deadline() -> None:
+    """A phase in which nothing happens ends the request."""
+
+    async def block(lifeline: Lifeline) -> None:
+        lifeline.expect(SHORT)
+        await forever()
+
+    with pytest.raises(UpstreamTimeout, match="phase"):
+        await live(block)
+
+
+async def test_progress_puts_the_deadline_off() -> None:
+    """Only silence counts: what keeps going takes as long as it takes."""
+    loop = asyncio.get_running_loop()
+    with Lifelines().hold(LONG) as lifeline:
+        lifeline.expect(SHORT)
+        until = loop.time() + 4 * SHORT.seconds
+        while loop.time() < until:
+            lifeline.progress()
+            await asyncio.sleep(0)
+
+
+async def test_the_next_phase_has_its_own() -> None:
+    """A short deadline is over with its phase, and a long one does not hide a short one."""
+    loop = asyncio.get_running_loop()
+
+    async def block(lifeline: Lifeline) -> None:
+        lifeline.expect(SHORT)
+        lifeline.expect(None)
+        past = loop.create_future()
+        loop.call_later(3 * SHORT.seconds, past.set_result, None)
+        await past
+        lifeline.expect(LONG)
+        lifeline.expect(Deadline(0.01, lambda: RequestTimeout("slow")))
+        await forever()
+
+    with pytest.raises(RequestTimeout):
+        await live(block)
