@@ -91,9 +91,10 @@ class Cycle(RequestResponseCycle):
         self.message_event.set()
 
     def disconnect(self) -> None:
-        """Makes ``receive`` tell of a disconnect and ``send`` do nothing from now on."""
+        """Makes ``receive`` tell of a disconnect and ``send`` do nothing, from now on and at once."""
         self.disconnected = True
         self.message_event.set()
+        self.flow.resume_writing()
 
 
 class Http10Cycle(Cycle):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Self
 
 import uvicorn
-from uvicorn._types import ASGI3Application
+from starlette.types import ASGIApp
 
 KEEP_ALIVE_SECONDS = 120
 """How long an idle connection is kept. Tunnels pool theirs for 90 s and must not lose the race."""
@@ -56,15 +56,15 @@ def bind(host: str, port: int, setting: str, backlog: int = 2048) -> socket.sock
         except BaseException:
             sock.close()
             raise
-    except (OSError, UnicodeError, OverflowError) as exc:
+    except (OSError, ValueError, OverflowError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise ListenError(f"cannot listen on {host} port {port} ({setting}): {reason}") from exc
     return sock
 
 
 async def serve(
-    public: ASGI3Application,
-    admin: ASGI3Application,
+    public: ASGIApp,
+    admin: ASGIApp,
     *,
     http_protocol: type[asyncio.Protocol],
     public_socket: socket.socket,
@@ -103,7 +103,7 @@ async def serve(
         if stop is None:
             stack.enter_context(_signals(told_to_stop, told_to_hurry))
 
-        def config(app: ASGI3Application) -> uvicorn.Config:
+        def config(app: ASGIApp) -> uvicorn.Config:
             return _config(app, http_protocol, backlog, keep_alive_seconds)
 
         async with (
@@ -124,10 +124,11 @@ async def serve(
 class _Server(uvicorn.Server):
     """A uvicorn server that another coroutine starts, waits for and ends."""
 
+    _task: asyncio.Task[None]  # from ``running`` on
+
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._listens = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -154,12 +155,11 @@ class _Server(uvicorn.Server):
     @property
     def has_ended(self) -> bool:
         """Whether it serves no more."""
-        return self._task is not None and self._task.done()
+        return self._task.done()
 
     async def ended(self) -> None:
         """Returns when it serves no more, for whatever reason."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        await asyncio.wait([self._task])
 
     async def _finish(self) -> None:
         self.should_exit = True
@@ -170,12 +170,11 @@ class _Server(uvicorn.Server):
         await _first(self.ended(), seconds=_LAST_WORD_SECONDS)
         # And this would be an application that does not notice a disconnect.
         self.force_exit = True
-        if self._task is not None:
-            await self._task
+        await self._task
 
 
 def _config(
-    app: ASGI3Application,
+    app: ASGIApp,
     http_protocol: type[asyncio.Protocol],
     backlog: int,
     keep_alive_seconds: int,
@@ -208,13 +207,16 @@ def _signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
     def on_signal() -> None:
         (hurry if stop.is_set() else stop).set()
 
+    before = [(number, signal.getsignal(number)) for number in _SIGNALS]
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number, handler in before:
             loop.remove_signal_handler(number)
+            # The loop leaves the default, but asyncio.Runner had a handler of its own.
+            signal.signal(number, handler)
 
 
 async def _first(*waits: Coroutine[Any, Any, object], seconds: float | None = None) -> None:

@@ -76,6 +76,7 @@ class BulwarkProtocol(HttpToolsProtocol):
     """One connection."""
 
     cycle: Cycle
+    _progress: WriteProgress  # from connection_made on, like the transport
 
     def __init__(
         self,
@@ -93,7 +94,6 @@ class BulwarkProtocol(HttpToolsProtocol):
         self._phase = _Phase.HEAD
         self._denial: Refusal | None = None
         self._linger: Linger | None = None
-        self._progress: WriteProgress | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._meter = head.HeadMeter()
         self._field_count = 0
@@ -117,11 +117,18 @@ class BulwarkProtocol(HttpToolsProtocol):
         """Tells the application, whatever phase it is in."""
         self._disarm_head_timer()
         self._unset_keepalive_if_required()
-        if self._progress is not None:
-            self._progress.stop()
+        self._progress.stop()
         if self._linger is not None:
             self._linger.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """Half a FIN is a hang-up; the transport then flushes and closes.
+
+        The application must not wait for that: it may take for as long as the client reads.
+        """
+        if self._phase is not _Phase.HEAD:
+            self.cycle.disconnect()
 
     def shutdown(self) -> None:
         """The server drains: an idle connection ends now, a busy one after its answer."""
@@ -131,14 +138,12 @@ class BulwarkProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client does not keep up: watch whether it goes on at all."""
         super().pause_writing()
-        if self._progress is not None:
-            self._progress.start()
+        self._progress.start()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         super().resume_writing()
-        if self._progress is not None:
-            self._progress.stop()
+        self._progress.stop()
 
     # Bytes come in
 
@@ -382,8 +387,6 @@ class BulwarkProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
 
     def _begin_linger(self) -> None:
-        if self.transport.is_closing():
-            return
         self._unset_keepalive_if_required()
         self.flow.resume_reading()
         self._linger = Linger(
@@ -415,7 +418,7 @@ class BulwarkProtocol(HttpToolsProtocol):
 
     def _head_late(self) -> None:
         self._head_timer = None
-        if self._meter.size:
+        if self._meter.size and not self.transport.is_closing():
             self._refuse(
                 RequestTimeout(
                     "The head of this request did not arrive within "

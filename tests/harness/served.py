@@ -66,12 +66,14 @@ class Served:
     Attributes:
         refusals: What it said itself, with the client's address.
         bytes_read: What its connections have read, all together.
+        connection: Makes the protocol of one connection.
     """
 
     port: int = 0
     state: ServerState = field(default_factory=ServerState)
     refusals: list[tuple[Refusal, str]] = field(default_factory=list)
     bytes_read: int = 0
+    connection: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, data: bytes = b"") -> None:
@@ -151,6 +153,7 @@ async def serving(
 
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     try:
+        served.connection = connection
         served.port = server.sockets[0].getsockname()[1]
         yield served
     finally:

@@ -285,6 +285,18 @@ async def test_a_refused_client_that_leaves_is_not_waited_for(serve: Serve) -> N
         await served.has_closed()
 
 
+async def test_a_drain_does_not_cut_a_refusal_short(serve: Serve) -> None:
+    """A connection that lingers ends soon enough by itself."""
+    served = await serve(refuses(401), linger_seconds=0.3)  # type: ignore[arg-type]
+    async with await served.connect() as client:
+        await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n")
+        assert (await client.read_response()).status == 401
+        [connection] = served.state.connections
+        connection.shutdown()
+        assert not connection.transport.is_closing()
+        await served.has_closed()
+
+
 async def test_a_request_that_was_read_by_the_server_alone_keeps_the_connection(
     serve: Serve,
 ) -> None:

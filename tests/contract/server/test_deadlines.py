@@ -68,6 +68,26 @@ async def test_a_connection_that_says_nothing_is_closed(serve: Serve) -> None:
     assert served.refusals == []
 
 
+async def test_a_head_that_does_not_end_in_a_drain_is_not_refused(serve: Serve) -> None:
+    """The connection closes already, and only waits for its last answer to be taken."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send)
+        await piece(send, bytes(20_000_000), more=False)
+
+    served = await serve(app, head_seconds=0.2)
+    async with await served.connect(receive_buffer_bytes=8192) as client:
+        await client.send(request_bytes("GET", "/"))
+        await client.read_head()
+        await client.send(b"GET")
+        await served.has_read(len(request_bytes("GET", "/")) + 3)
+        [connection] = served.state.connections
+        connection.shutdown()
+        await asyncio.sleep(0.3)
+        assert len(await client.read_until_closed()) > 20_000_000
+    assert served.refusals == []
+
+
 async def test_a_head_in_time_is_served_and_its_body_may_take_longer(serve: Serve) -> None:
     """The deadline is the head's. Bodies and answers have their own, above."""
     served = await serve(Echo(), head_seconds=0.2)
@@ -130,6 +150,33 @@ async def test_a_client_that_stops_reading_is_cut_off(serve: Serve, timeout_seco
         await served.has_closed()
         await client.read_until_closed()
         assert client.was_reset
+
+
+async def test_a_client_that_does_not_take_its_last_bytes_is_cut_off(serve: Serve) -> None:
+    """Also when the answer is complete and nobody writes any more."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send, ((b"connection", b"close"),))
+        await piece(send, bytes(20_000_000), more=False)
+
+    served = await serve(app, write_timeout_seconds=0.6)
+    async with await served.connect(receive_buffer_bytes=8192) as client:
+        await client.send(request_bytes("GET", "/"))
+        await client.read_head()
+        await served.has_closed()
+        await client.read_until_closed()
+        assert client.was_reset
+
+
+async def test_a_client_that_neither_reads_nor_writes_on_has_left(serve: Serve) -> None:
+    """A FIN is seen at once although what waits for the client holds up the end."""
+    noticed = asyncio.get_running_loop().create_future()
+    served = await serve(noticing(noticed))
+    async with await served.connect(receive_buffer_bytes=8192) as client:
+        await client.send(request_bytes("GET", "/"))
+        await client.read_head()
+        client.half_close()
+        assert await asyncio.wait_for(noticed, 1) == {"type": "http.disconnect"}
 
 
 async def test_a_client_that_reads_slowly_is_not_cut_off(serve: Serve) -> None:

@@ -1,6 +1,8 @@
 """Which heads become a request, and what is said to the others."""
 
+import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
@@ -419,3 +421,20 @@ async def test_keep_alive_serves_one_after_the_other(serve: Serve) -> None:
             await client.send(b"\r\n" + request_bytes("POST", "/", body=b"{}"))
             assert (await client.read_response()).status == 200
     assert len(app.scopes) == 15
+
+
+async def test_a_client_by_unix_socket_has_no_address(serve: Serve, tmp_path: Path) -> None:
+    """It is served and refused like any other."""
+    served = await serve(Echo(), linger_seconds=0.1)
+    path = str(tmp_path / "socket")
+    server = await asyncio.get_running_loop().create_unix_server(served.connection, path)
+    answered = []
+    for data in (REQUEST.replace(b"Host: h", b"Host: h\r\nConnection: close"), b"GET *"):
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(data)
+        answered.append((await reader.read()).split(b"\r\n")[0])
+        writer.close()
+        await writer.wait_closed()
+    server.close()
+    assert answered == [b"HTTP/1.1 200 OK", b"HTTP/1.1 400 Bad Request"]
+    assert [client for _, client in served.refusals] == ["unix"]
