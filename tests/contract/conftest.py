@@ -1,0 +1,42 @@
+"""The real thing, in process: real listeners, our protocol, the whole chain, a recording upstream.
+
+The tests of a module that use it share a loop, so that a proxy can end while the next test runs.
+Each test has a proxy of its own all the same.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.harness import running
+from tests.harness.running import Launch, Running
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs on the loop of the fixture whatever uses it."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "proxy" in item.fixturenames:
+            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ending() -> AsyncIterator[list[asyncio.Task[int]]]:
+    """The proxies whose tests are over; waits for their ends."""
+    tasks: list[asyncio.Task[int]] = []
+    yield tasks
+    assert set(await asyncio.gather(*tasks)) <= {0}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def proxy(ending: list[asyncio.Task[int]]) -> AsyncIterator[Launch]:
+    """Starts a proxy with these settings; it is drained when the test ends."""
+    async with AsyncExitStack() as stack:
+
+        async def launch(**settings: Any) -> Running:
+            return await stack.enter_async_context(running.launch(ending, **settings))
+
+        yield launch

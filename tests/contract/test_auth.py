@@ -1,0 +1,270 @@
+"""Promise 1: nobody unknown gets in. Through the whole chain, from bytes to bytes."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from proxy.app import Clocks, key_store
+from proxy.auth.keys import generate
+from proxy.config import ConfigError, load
+from proxy.endpoints import ENDPOINTS
+from tests.harness.client import request_bytes
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, Launch
+
+OTHER = "sk-other-" + "o" * 40
+MESSAGES = "/v1/messages"
+MESSAGE = CHAT_BODY
+
+PATHS = [
+    *[row.path.decode() for row in ENDPOINTS],
+    "/",
+    "/nope",
+    "/metrics",
+    "/docs",
+    "/openapi.json",
+    "/readyz",
+    "/status",
+    "/healthz/",
+    "/health",
+    "/invocations",
+    "/tokenize",
+    "/pooling",
+    "/sleep",
+    "/collective_rpc",
+    "/reset_prefix_cache",
+    "/v1/load_lora_adapter",
+    "/server_info",
+    "/version",
+    "//v1/chat/completions",
+    "/v1/../metrics",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_without_a_key_every_path_is_401(proxy: Launch, path: str) -> None:
+    """Known and unknown paths alike, with every method: no map for scanners."""
+    front = await proxy()
+    for method in ("GET", "POST", "DELETE", "OPTIONS"):
+        response = await front.ask(method, path)
+        assert (response.status, response.header(b"www-authenticate")) == (401, b"Bearer")
+        assert (await front.log.of(response))["outcome"] == "missing_api_key"
+    assert front.upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([("Authorization", KEY)], id="a key without a scheme"),
+        pytest.param([("Authorization", "Bearer")], id="a scheme without a key"),
+        pytest.param([("Authorization", f"Basic {KEY}")], id="another scheme"),
+        pytest.param([("Authorization", f"Bearer{KEY}")], id="no space"),
+        pytest.param([("Authorization", "Bearer caf\xe9")], id="Latin-1"),
+        pytest.param([("Authorization", "Bearer cl\xc3\xa9")], id="UTF-8"),
+        pytest.param([("Authorization", f"Bearer {KEY}, Bearer {KEY}")], id="joined by a comma"),
+        pytest.param([("Authorization", f"Bearer {OTHER}"), *BEARER.items()], id="bad, then good"),
+        pytest.param([*BEARER.items(), ("Authorization", f"Bearer {OTHER}")], id="good, then bad"),
+        pytest.param([*BEARER.items(), *BEARER.items()], id="the good one twice"),
+        pytest.param([("x-api-key", KEY)], id="Anthropic's field on an OpenAI route"),
+        pytest.param([("Cookie", f"key={KEY}"), ("api-key", KEY)], id="fields of other services"),
+    ],
+)
+async def test_no_usable_credential_is_401(proxy: Launch, fields: list[tuple[str, str]]) -> None:
+    """With a challenge, the reason, and nothing forwarded."""
+    front = await proxy()
+    response = await front.ask("POST", CHAT, [*fields, *JSON.items()], CHAT_BODY)
+    await front.assert_refused(response, 401, "missing_api_key")
+    assert response.header(b"www-authenticate") == b"Bearer"
+    assert "Authorization: Bearer <key>" in response.json()["error"]["message"]
+    assert response.json()["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(OTHER, id="unknown"),
+        pytest.param(KEY[:-1], id="one character short"),
+        pytest.param(KEY + "k", id="one character long"),
+        pytest.param(KEY.upper(), id="another case"),
+        pytest.param("x", id="one character"),
+        pytest.param("x" * 20_000, id="20,000 characters"),
+        pytest.param(generate(), id="of our own form"),
+        pytest.param(hashlib.sha256(KEY.encode()).hexdigest(), id="the digest for the key"),
+    ],
+)
+async def test_a_wrong_key_is_403(proxy: Launch, key: str) -> None:
+    """Without a challenge, and without the key in the log."""
+    front = await proxy()
+    response = await front.chat(Authorization=f"Bearer {key}")
+    await front.assert_refused(response, 403, "invalid_api_key")
+    assert response.header(b"www-authenticate") is None
+    assert (await front.log.of(response))["key_id"] is None
+    assert len(key) < 2 or key not in front.log.text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [f"Bearer {KEY}", f"bearer {KEY}", f"BEARER {KEY}", f"Bearer   {KEY}", f"Bearer {KEY} "],
+)
+async def test_the_key_gets_in(proxy: Launch, value: str) -> None:
+    """The scheme in any case, spaces tolerated; the log has its name and no part of it."""
+    front = await proxy()
+    response = await front.chat(Authorization=value)
+    assert response.status == 200
+    assert (await front.log.of(response))["key_id"] == "env-1"
+    assert KEY not in front.log.text
+    assert KEY.encode() not in bytes(front.upstream.connections[0].received)
+
+
+async def test_each_of_several_keys_gets_in_under_its_own_name(proxy: Launch) -> None:
+    """PROXY_API_KEYS holds more than one, so that a key can be replaced without a gap."""
+    front = await proxy(api_keys=f"{KEY}, {OTHER}")
+    for key, key_id in ((KEY, "env-1"), (OTHER, "env-2")):
+        response = await front.chat(Authorization=f"Bearer {key}")
+        assert response.status == 200
+        assert (await front.log.of(response))["key_id"] == key_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        pytest.param([("x-api-key", KEY)], 200, id="x-api-key"),
+        pytest.param([("Authorization", f"Bearer {KEY}")], 200, id="a bearer"),
+        pytest.param([("x-api-key", KEY), *BEARER.items()], 200, id="both, the same"),
+        pytest.param([("x-api-key", OTHER)], 403, id="a wrong x-api-key"),
+        pytest.param([("x-api-key", OTHER), *BEARER.items()], 401, id="wrong beside a good bearer"),
+        pytest.param(
+            [("x-api-key", KEY), ("Authorization", f"Bearer {OTHER}")],
+            401,
+            id="good beside a wrong bearer",
+        ),
+        pytest.param([("x-api-key", KEY), ("x-api-key", KEY)], 401, id="twice"),
+        pytest.param([], 401, id="nothing"),
+    ],
+)
+async def test_anthropic_routes(proxy: Launch, fields: list[tuple[str, str]], status: int) -> None:
+    """They take x-api-key too, and speak Anthropic's errors."""
+    front = await proxy()
+    response = await front.ask("POST", MESSAGES, [*fields, *JSON.items()], MESSAGE)
+    assert response.status == status
+    if status == 200:
+        assert KEY.encode() not in bytes(front.upstream.connections[0].received)
+        return
+    types = {401: "authentication_error", 403: "permission_error"}
+    assert response.json()["error"]["type"] == types[status]
+    assert response.json()["request_id"].encode() == response.header(b"x-request-id")
+    code = {401: "missing_api_key", 403: "invalid_api_key"}[status]
+    await front.assert_refused(response, status, code)
+
+
+@pytest.mark.parametrize(
+    "host", ["x/healthz?a=", "x#", "x/metrics", "healthz", "127.0.0.1", "localhost:9090"]
+)
+async def test_the_host_decides_nothing(proxy: Launch, host: str) -> None:
+    """CVE-2026-48710: a path in Host must not become the path."""
+    front = await proxy()
+    response = await front.ask("POST", CHAT, {"Host": host, **JSON}, CHAT_BODY)
+    assert response.status in (400, 401)
+    assert front.upstream.requests == []
+
+
+async def test_the_body_of_a_stranger_is_not_read(proxy: Launch) -> None:
+    """He is refused by his head alone, however long his body is and however it is encoded."""
+    front = await proxy()
+    client = await front.connect()
+    fields = {"Content-Length": "2000000", "Content-Encoding": "gzip", **JSON}
+    await client.send(request_bytes("POST", CHAT, fields))
+    await front.assert_refused(await client.read_response(), 401, "missing_api_key")
+
+
+async def test_what_follows_a_refusal_is_not_taken_for_a_request(proxy: Launch) -> None:
+    """A bad key with a long body, then a good request on the same connection: it ends instead."""
+    front = await proxy()
+    client = await front.connect()
+    bad = request_bytes("POST", CHAT, {"Authorization": "Bearer x", **JSON}, b"x" * 100_000)
+    good = request_bytes("POST", CHAT, {**BEARER, **JSON}, CHAT_BODY)
+    await client.send(bad + good)
+    assert (await client.read_response()).status == 403
+    assert await client.read_until_closed() == b""
+    assert front.upstream.requests == []
+
+
+async def test_expect_100_continue_of_a_stranger_gets_the_final_answer(proxy: Launch) -> None:
+    """No 100: he need not send his body."""
+    front = await proxy()
+    client = await front.connect()
+    fields = {"Content-Length": "1900000", "Expect": "100-continue", **JSON}
+    await client.send(request_bytes("POST", CHAT, fields))
+    response = await client.read_response()
+    assert (response.status, response.interim) == (401, [])
+
+
+def key_file(folder: Path, *keys: tuple[str, str]) -> Path:
+    """A key file with these keys, each with more TOML about it."""
+    path = folder / "keys.toml"
+    path.write_text(
+        "\n".join(
+            f'[[key]]\nid = "{key[6:14]}"\n'
+            f'sha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n{more}'
+            for key, more in keys
+        )
+    )
+    path.chmod(0o600)
+    return path
+
+
+async def test_keys_of_the_file(proxy: Launch, tmp_path: Path) -> None:
+    """Valid, disabled and expired ones; the latter two look like unknown ones."""
+    valid, disabled, expired = generate(), generate(), generate()
+    path = key_file(
+        tmp_path,
+        (valid, "expires = 2026-06-01T12:00:01Z"),
+        (disabled, "disabled = true"),
+        (expired, "expires = 2026-06-01T12:00:00Z"),
+    )
+    now = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    front = await proxy(keys_file=path, clocks=Clocks(now=lambda: now))
+    response = await front.chat(Authorization=f"Bearer {valid}")
+    assert response.status == 200
+    assert (await front.log.of(response))["key_id"] == valid[6:14]
+    unknown = await front.chat(Authorization=f"Bearer {OTHER}")
+    for key in (disabled, expired):
+        refused = await front.chat(Authorization=f"Bearer {key}")
+        assert (refused.status, refused.body) == (403, unknown.body)
+        assert key[6:14] not in front.log.text
+    assert (await front.chat()).status == 200  # and the environment's key beside them
+    now += timedelta(seconds=1)
+    assert (await front.chat(Authorization=f"Bearer {valid}")).status == 403
+
+
+async def test_a_server_for_everybody_has_to_be_asked_for(proxy: Launch) -> None:
+    """Then no key is needed, and the dummy that clients send is no reason to refuse."""
+    front = await proxy(api_keys=None, allow_anonymous="true")
+    for fields in ({}, {"Authorization": "Bearer sk-dummy"}):
+        response = await front.ask("POST", CHAT, {**fields, **JSON}, CHAT_BODY)
+        assert response.status == 200
+        assert (await front.log.of(response))["key_id"] == "anonymous"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param("", "holds no key", id="no key in it"),
+        pytest.param("[[key]", "is not TOML", id="no TOML"),
+        pytest.param("[[key]]\nkey = 'sk-canary'", "unknown field 'key'", id="a raw key"),
+    ],
+)
+def test_a_key_file_that_is_wrong_is_an_error_at_start(
+    tmp_path: Path, content: str, problem: str
+) -> None:
+    """Nothing is served with half a file; the setting is named and no value is."""
+    path = tmp_path / "keys.toml"
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        key_store(load({"PROXY_KEYS_FILE": str(path)}))
+    assert all(each.startswith("PROXY_KEYS_FILE: ") for each in caught.value.problems)
+    assert problem in str(caught.value)
+    assert "canary" not in str(caught.value)
