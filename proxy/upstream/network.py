@@ -108,9 +108,10 @@ class Stream(asyncio.BufferedProtocol, httpcore.AsyncNetworkStream):
         self._wake()
 
     def eof_received(self) -> None:
-        """The other side says no more; then neither do we."""
+        """The other side says no more; then neither do we (the loop closes the socket)."""
         self._ended = True
         self._wake()
+        self._writable.set()  # it may have answered early, and not read the rest
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""

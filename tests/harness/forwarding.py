@@ -171,8 +171,8 @@ class Front:
 
 
 def _file(task: asyncio.Task[Any]) -> str:
-    coroutine: Any = task.get_coro()
-    return str(coroutine.cr_code.co_filename)
+    code = getattr(task.get_coro(), "cr_code", None)
+    return "" if code is None else str(code.co_filename)
 
 
 async def _answer(error: ProxyError, context: RequestContext, send: Any) -> None:

@@ -16,6 +16,7 @@ sleeps::
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -360,16 +361,33 @@ class Upstream:
                 await self._changed.wait()
 
 
+CERTIFICATE = Path(__file__).parent / "tls" / "localhost.pem"
+
+
+def _server_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, CERTIFICATE.with_suffix(".key"))
+    return context
+
+
 @asynccontextmanager
-async def serve(path: Path | None = None, *, reads: bool = True) -> AsyncIterator[Upstream]:
-    """An upstream on a free port of the loopback, or on a Unix socket at `path`."""
+async def serve(
+    path: Path | None = None, *, reads: bool = True, tls: bool = False
+) -> AsyncIterator[Upstream]:
+    """An upstream on a free port of the loopback, or on a Unix socket at `path`.
+
+    Over TLS it is `localhost` and proves it with `CERTIFICATE`, which nobody trusts by default.
+    """
     loop = asyncio.get_running_loop()
     upstream = Upstream(reads=reads)
     server: asyncio.Server
     if path is None:
-        server = await loop.create_server(lambda: Connection(upstream), "127.0.0.1", 0)
+        server = await loop.create_server(
+            lambda: Connection(upstream), "127.0.0.1", 0, ssl=_server_tls() if tls else None
+        )
         upstream.port = server.sockets[0].getsockname()[1]
-        upstream.url = f"http://127.0.0.1:{upstream.port}"
+        origin = "https://localhost" if tls else "http://127.0.0.1"
+        upstream.url = f"{origin}:{upstream.port}"
     else:
         server = await loop.create_unix_server(lambda: Connection(upstream), path)
         upstream.url = f"unix://{path}"

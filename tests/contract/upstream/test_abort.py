@@ -5,22 +5,19 @@ within a second, and after all of them no slot, no memory, no task and no pooled
 """
 
 import asyncio
-import contextlib
 import itertools
-import socket
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
 from proxy.errors import Reason
 from tests.harness.client import RawClient
+from tests.harness.deaf import connecting, deaf_port
 from tests.harness.forwarding import Front, chat, forwarding, post, until
 from tests.harness.upstream import SSE_HEAD, End, Script, Upstream, chunk, event, response, sse
 
 HANG_UPS = 20
 WITHIN_SECONDS = 1.0
-SYN_SENT = "02"
 
 
 def hang_up(client: RawClient, turn: int) -> None:
@@ -149,27 +146,6 @@ async def test_hang_up_of_a_client_that_does_not_read(front: Front, upstream: Up
         client.reset()  # a FIN would be told to nobody: what was received is not read
         await upstream.connection_closed(turn, WITHIN_SECONDS)
     await front.nothing_held()
-
-
-@contextlib.contextmanager
-def deaf_port() -> Iterator[int]:
-    """A port on which connections are never accepted: the queue of its listener is full."""
-    with socket.socket() as listener, contextlib.ExitStack() as fillers:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port: int = listener.getsockname()[1]
-        while not connecting(port):
-            filler = fillers.enter_context(socket.socket())
-            filler.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                filler.connect(("127.0.0.1", port))
-        yield port
-
-
-def connecting(port: int) -> int:
-    """How many sockets of this machine wait to be accepted at a port."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(row[2].endswith(f":{port:04X}") and row[3] == SYN_SENT for row in rows)
 
 
 async def test_hang_up_while_connecting() -> None:

@@ -1,0 +1,29 @@
+"""A port on which connections are begun and never accepted."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+_SYN_SENT = "02"
+
+
+@contextlib.contextmanager
+def deaf_port() -> Iterator[int]:
+    """A port of the loopback whose listener's queue is full, so that the kernel drops every SYN."""
+    with socket.socket() as listener, contextlib.ExitStack() as fillers:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port: int = listener.getsockname()[1]
+        while not connecting(port):
+            filler = fillers.enter_context(socket.socket())
+            filler.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                filler.connect(("127.0.0.1", port))
+        yield port
+
+
+def connecting(port: int) -> int:
+    """How many sockets of this machine wait to be accepted at a port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[2].endswith(f":{port:04X}") and row[3] == _SYN_SENT for row in rows)
