@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.harness import upstream as upstreams
-from tests.harness.running import JSON, Launch
+from tests.harness.running import BEARER, JSON, KEY, Launch
 
 UNKNOWN = b",".join(
     b'"unknown_%d" :\t{"a":[%d, null ,true],"\\u006b":1E0}' % (n, n) for n in range(30)
@@ -48,7 +48,7 @@ async def test_a_chunked_body_arrives_with_its_length(proxy: Launch, pieces: int
     framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     await client.send(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-        b"Transfer-Encoding: chunked\r\nAuthorization: Bearer " + running.key.encode() + b"\r\n\r\n"
+        b"Transfer-Encoding: chunked\r\nAuthorization: Bearer " + KEY.encode() + b"\r\n\r\n"
         + framed + b"0\r\nX-Trailer: 1\r\n\r\n"
     )  # fmt: skip
     assert (await client.read_response()).status == 200
@@ -102,7 +102,7 @@ async def test_the_query_arrives_byte_for_byte(proxy: Launch) -> None:
     """Order, repeats, escapes, empty values, quotes."""
     running = await proxy()
     query = "api-version=2024-10-21&x=a%2Bb&x=2&empty=&sp=a+b&q='%22/../%2e%2e"
-    response = await running.ask("GET", f"/v1/models?{query}", running.bearer)
+    response = await running.ask("GET", f"/v1/models?{query}", BEARER)
     assert response.status == 200
     assert running.upstream.requests[0].target == f"/v1/models?{query}".encode()
     assert "api-version" not in running.log.text
@@ -140,7 +140,7 @@ async def test_a_model_list_is_relayed_byte_for_byte(proxy: Launch) -> None:
     running = await proxy()
     listing = b'{"object":"list", "data":[{"id":"m","root":"/models/m","zz":[1, 2]}]}'
     running.upstream.reply = [upstreams.response(listing)]
-    response = await running.ask("GET", "/v1/models", running.bearer)
+    response = await running.ask("GET", "/v1/models", BEARER)
     assert response.body == listing
 
 
@@ -149,11 +149,11 @@ async def test_the_strict_profile_hides_where_models_lie(proxy: Launch) -> None:
     running = await proxy(profile="strict")
     listing = b'{"object":"list","data":[{"id":"m","root":"/home/me/m","zz":[1]}]}'
     running.upstream.reply = [upstreams.response(listing)]
-    response = await running.ask("GET", "/v1/models", running.bearer)
+    response = await running.ask("GET", "/v1/models", BEARER)
     assert response.status == 200
     assert response.json()["data"] == [{"id": "m", "root": "m", "zz": [1]}]
     running.upstream.reply = [upstreams.response(b"/home/me")]
-    refused = await running.ask("GET", "/v1/models", running.bearer)
+    refused = await running.ask("GET", "/v1/models", BEARER)
     assert (refused.status, refused.json()["error"]["code"]) == (502, "upstream_error")
     assert b"/home" not in refused.body
 
@@ -201,7 +201,7 @@ async def test_every_chunk_is_delivered_at_once(proxy: Launch, content_type: byt
     body = b'{"messages":[],"max_tokens":1,"stream":true}'
     await client.send(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-        b"Accept-Encoding: gzip, br\r\nAuthorization: Bearer " + running.key.encode() + b"\r\n"
+        b"Accept-Encoding: gzip, br\r\nAuthorization: Bearer " + KEY.encode() + b"\r\n"
         b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
     )
     answer = await client.read_head()
@@ -226,7 +226,7 @@ async def test_the_usage_of_every_kind_of_endpoint(proxy: Launch) -> None:
         ("/v1/rerank", b'{"query":"a","documents":["b"]}', None),
         ("/v1/score", b'{"text_1":"a","text_2":"b"}', None),
     ):
-        response = await running.ask("POST", path, {**running.bearer, **JSON}, body)
+        response = await running.ask("POST", path, {**BEARER, **JSON}, body)
         assert response.status == 200, path
         received = running.upstream.requests[-1]
         assert received.target == path.encode()

@@ -1,0 +1,315 @@
+"""Promise 2: no request costs more than its caps, on real sockets.
+
+The tables of every place and every name are in ``tests/unit/test_policy_*``; here a row of each kind
+goes through the whole server, and is refused in four ways: said, not forwarded, logged, counted.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.harness import upstream as upstreams
+from tests.harness.running import BEARER, JSON, Launch
+
+CAP = 10_000
+ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
+PATHS = {
+    "chat.completions": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "messages.count_tokens": "/v1/messages/count_tokens",
+    "embeddings": "/v1/embeddings",
+}
+
+
+def user(content: object) -> dict[str, Any]:
+    """A body with one user message."""
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "place"),
+    [
+        pytest.param("chat.completions", lambda n: user("é" * n), id="one message"),
+        pytest.param(
+            "chat.completions",
+            lambda n: {
+                "messages": [
+                    *({"role": role, "content": "x" * 1_000} for role in ROLES),
+                    {"role": "user", "content": "x" * (n - 6_000)},
+                ]
+            },
+            id="six roles",
+        ),
+        pytest.param(
+            "chat.completions",
+            lambda n: user([{"type": "text", "text": "x" * 5_000}, {"text": "x" * (n - 5_000)}]),
+            id="text parts",
+        ),
+        pytest.param(
+            "chat.completions",
+            lambda n: {"messages": [], "zz": "x" * (n - 10)},
+            id="unknown fields",
+        ),
+        pytest.param(
+            "completions", lambda n: {"prompt": ["x" * 5_000, "x" * (n - 5_000)]}, id="two prompts"
+        ),
+        pytest.param("responses", lambda n: {"input": "x" * n}, id="a response's input"),
+        pytest.param(
+            "messages", lambda n: {"system": "x", **user("x" * (n - 1))}, id="an Anthropic message"
+        ),
+        pytest.param("messages.count_tokens", lambda n: user("x" * n), id="tokens to count"),
+        pytest.param("embeddings", lambda n: {"input": ["x" * n, "y"]}, id="one of two inputs"),
+    ],
+)
+async def test_ten_thousand_characters_pass_and_one_more_does_not(
+    proxy: Launch, endpoint: str, place: Callable[[int], dict[str, Any]]
+) -> None:
+    """The refusal names the measure, the limit and the setting."""
+    over, within = await proxy(), await proxy()
+    headers = {**BEARER, **JSON}
+    body = json.dumps(place(CAP + 1)).encode()
+    refused = await over.ask("POST", PATHS[endpoint], headers, body)
+    code = "context_length_exceeded"
+    await over.assert_refused(refused, 400, code)
+    message = refused.json()["error"]["message"]
+    assert "10,001" in message
+    assert "10,000" in message
+    assert "PROXY_MAX_PROMPT_CHARS" in message
+    assert ("prompt is too long" in message) == endpoint.startswith("messages")
+    body = json.dumps(place(CAP)).encode()
+    passed = await within.ask("POST", PATHS[endpoint], headers, body)
+    assert passed.status == 200
+    assert len(within.upstream.requests) == 1
+
+
+PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUg=="
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "code"),
+    [
+        pytest.param(
+            "chat.completions",
+            {"messages": [{}] * 69_000},
+            "body_too_complex",
+            id="69,000 messages",
+        ),
+        pytest.param(
+            "chat.completions",
+            {"messages": [{"role": "user"}] * 3_000},
+            "context_length_exceeded",
+            id="3,000 empty messages",
+        ),
+        pytest.param(
+            "messages",
+            user([{"type": "tool_use", "id": "t", "name": "f", "input": {"a": [1] * 8_000}}]),
+            "context_length_exceeded",
+            id="8,000 numbers in a tool's input",
+        ),
+        pytest.param(
+            "completions", {"prompt": [1.0, 2.0]}, "invalid_value", id="ids written as 1.0"
+        ),
+        pytest.param("completions", {"prompt": [True]}, "invalid_value", id="ids that are true"),
+        pytest.param("completions", {"prompt": ["a"] * 9}, "too_many_inputs", id="nine prompts"),
+        pytest.param(
+            "completions", {"prompt": ["a"] * 5_000}, "too_many_inputs", id="5,000 prompts"
+        ),
+        pytest.param("embeddings", {"input": ["a"] * 2_049}, "too_many_inputs", id="2,049 inputs"),
+        pytest.param(
+            "chat.completions", {**user("hi"), "n": 64}, "too_many_choices", id="64 choices"
+        ),
+        pytest.param(
+            "chat.completions",
+            {**user("hi"), "max_tokens": "99999"},
+            "invalid_value",
+            id="a number that is a string",
+        ),
+        pytest.param(
+            "chat.completions", {**user("hi"), "max_tokens": -1}, "invalid_value", id="minus one"
+        ),
+        pytest.param(
+            "chat.completions",
+            {**user("hi"), "kv_transfer_params": {"prompt_token_ids": [1] * 1_500}},
+            "field_refused",
+            id="a smuggled prompt",
+        ),
+        pytest.param(
+            "chat.completions",
+            {**user("hi"), "chat_template": "{{ 1 }}"},
+            "field_refused",
+            id="a template",
+        ),
+        pytest.param(
+            "chat.completions",
+            {**user("hi"), "tools": [{"d": "x" * 64_000}]},
+            "tools_too_large",
+            id="large tools",
+        ),
+        pytest.param(
+            "chat.completions",
+            {**user("hi"), "metadata": {"d": "x" * 16_000}},
+            "parameters_too_large",
+            id="large metadata",
+        ),
+        pytest.param(
+            "chat.completions",
+            user([{"type": "image_url", "image_url": {"url": "http://10.0.0.5/"}}]),
+            "media_refused",
+            id="an image to fetch",
+        ),
+        pytest.param(
+            "chat.completions",
+            user([{"type": "image_url", "image_url": {"url": PNG}}] * 9),
+            "media_refused",
+            id="nine images",
+        ),
+    ],
+)
+async def test_ways_around_the_caps_are_closed(
+    proxy: Launch, endpoint: str, body: dict[str, Any], code: str
+) -> None:
+    """Each was open somewhere once."""
+    running = await proxy()
+    raw = json.dumps(body).encode()
+    refused = await running.ask("POST", PATHS[endpoint], {**BEARER, **JSON}, raw)
+    await running.assert_refused(refused, 400, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "status"),
+    [
+        pytest.param(b"", "invalid_json", 400, id="an empty body"),
+        pytest.param(b"[]", "invalid_json", 400, id="an array"),
+        pytest.param(b'{"messages":[]} x', "invalid_json", 400, id="bytes behind the object"),
+        pytest.param(b'{"max_tokens":1,"max_tokens":99999}', "invalid_json", 400, id="a key twice"),
+        pytest.param(b'{"max_tokens":NaN}', "invalid_json", 400, id="NaN"),
+        pytest.param(b'{"a":"\\ud83d"}', "invalid_json", 400, id="a lone surrogate"),
+        pytest.param(b'{"a":"caf\xe9"}', "invalid_json", 400, id="latin-1"),
+        pytest.param(b"\xef\xbb\xbf{}", "invalid_json", 400, id="a byte order mark"),
+        pytest.param(b"\x28\xb5\x2f\xfd\x00", "invalid_json", 400, id="zstd without a header"),
+        pytest.param(
+            b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}", "body_too_complex", 400, id="deep"
+        ),
+        pytest.param(
+            b'{"a":"' + b"x" * 2_097_145 + b'"}', "body_too_large", 413, id="one byte more"
+        ),
+    ],
+)
+async def test_bodies_that_are_no_strict_json_or_too_long(
+    proxy: Launch, body: bytes, code: str, status: int
+) -> None:
+    """And the same connection or the next one works."""
+    running = await proxy()
+    refused = await running.chat(body)
+    await running.assert_refused(refused, status, code)
+    assert (await running.chat()).status == 200
+
+
+async def test_two_mebibytes_pass(proxy: Launch) -> None:
+    """2,097,152 bytes exactly, with a prompt cap that lets them."""
+    body = b'{"max_tokens":1,"a":"' + b"x" * (2_097_152 - 23) + b'"}'
+    assert len(body) == 2_097_152
+    running = await proxy(max_prompt_chars=3_000_000)
+    assert (await running.chat(body)).status == 200
+    assert running.upstream.requests[0].body == body
+
+
+@pytest.mark.parametrize(
+    ("encoding", "status"),
+    [
+        ("gzip", 415),
+        ("zstd", 415),
+        ("br", 415),
+        ("deflate", 415),
+        ("gzip, identity", 415),
+        ("identity", 200),
+    ],
+)
+async def test_compressed_bodies_are_refused_by_name(
+    proxy: Launch, encoding: str, status: int
+) -> None:
+    """Whether the bytes are compressed or not: nobody looks."""
+    running = await proxy()
+    response = await running.chat(**{"Content-Encoding": encoding})
+    if status == 200:
+        assert response.status == 200
+        assert running.upstream.requests[0].header(b"content-encoding") is None
+        return
+    code = "unsupported_media_type"
+    await running.assert_refused(response, 415, code)
+    message = response.json()["error"]["message"]
+    assert encoding in message
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        pytest.param("application/json", 200, id="plain"),
+        pytest.param("application/json; charset=utf-8", 200, id="with a charset"),
+        pytest.param("APPLICATION/JSON", 200, id="in capitals"),
+        pytest.param("text/plain", 415, id="text"),
+        pytest.param("application/x-www-form-urlencoded", 415, id="what curl -d sends"),
+        pytest.param("multipart/form-data; boundary=x", 415, id="a form"),
+        pytest.param("application/json; charset=utf-16", 415, id="another charset"),
+        pytest.param(None, 415, id="none"),
+    ],
+)
+async def test_only_json_is_read(proxy: Launch, content_type: str | None, status: int) -> None:
+    """The caps cannot be skipped by calling the body something else."""
+    running = await proxy()
+    headers = {**BEARER, **({"Content-Type": content_type} if content_type else {})}
+    body = b'{"messages":[],"max_tokens":99999}'
+    response = await running.ask("POST", "/v1/chat/completions", headers, body)
+    assert response.status == status
+    if status == 200:
+        assert running.upstream.requests[0].body == body.replace(b"99999", b"4096")
+    else:
+        code = "unsupported_media_type"
+        await running.assert_refused(response, 415, code)
+
+
+async def test_a_tool_with_a_property_called_input_ids_passes(proxy: Launch) -> None:
+    """Names are refused where they are dangerous, not where they are data."""
+    running = await proxy()
+    schema = {"type": "object", "properties": {"input_ids": {"type": "array"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    body = json.dumps({**user("input_ids"), "tools": [tool], "max_tokens": 1}).encode()
+    assert (await running.chat(body)).status == 200
+    assert running.upstream.requests[0].body == body
+
+
+async def test_eight_prompts_share_the_cap(proxy: Launch) -> None:
+    """8 times 4,096 tokens do not get through: each gets an eighth."""
+    running = await proxy()
+    body = json.dumps({"prompt": ["a"] * 8, "max_tokens": 4_096}).encode()
+    headers = {**BEARER, **JSON}
+    response = await running.ask("POST", "/v1/completions", headers, body)
+    assert response.header(b"x-bulwark-clamped") == b"max_tokens 4096 -> 512"
+    assert running.upstream.requests[0].body == body.replace(b"4096", b"512")
+    line = await running.log.of(response)
+    assert (line["output_tokens_bound"], line["clamped"]) == (4_096, "max_tokens 4096 -> 512")
+    assert running.metric("bulwark_clamped_requests_total", endpoint="completions") == 1
+
+
+async def test_an_answer_beyond_the_cap_is_refused_or_broken_off(proxy: Launch) -> None:
+    """Refused where it is announced, broken off where it is not; at the cap it passes."""
+    running = await proxy(max_response_bytes=2_000)
+    running.upstream.reply = [upstreams.response(b"x" * 2_000)]
+    assert (await running.chat()).body == b"x" * 2_000
+    running.upstream.reply = [upstreams.response(b"x" * 2_001)]
+    refused = await running.chat()
+    assert (refused.status, refused.json()["error"]["code"]) == (502, "upstream_error")
+    assert "PROXY_MAX_RESPONSE_BYTES" in refused.json()["error"]["message"]
+    running.upstream.reply = [
+        upstreams.SSE_HEAD,
+        upstreams.chunk(b"x" * 1_200),
+        upstreams.chunk(b"x" * 1_200),
+        upstreams.LAST_CHUNK,
+    ]
+    broken = await running.chat()
+    assert (broken.status, broken.complete) == (200, False)
+    assert (await running.log.of(broken))["outcome"] == "upstream_error"
