@@ -112,9 +112,10 @@ class Running:
         client = await self.connect()
         return await client.request(method, target, headers, body)
 
-    async def chat(self, body: bytes = CHAT_BODY, **headers: str) -> RawResponse:
-        """One chat with the key."""
-        return await self.ask("POST", CHAT, {**BEARER, **JSON, **headers}, body)
+    async def chat(self, body: bytes = CHAT_BODY, /, **headers: str) -> RawResponse:
+        """One chat with the key; ``User_Agent="x"`` is a field of that name."""
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.ask("POST", CHAT, {**BEARER, **JSON, **fields}, body)
 
     async def ask_admin(self, method: str, target: str, headers: Fields = ()) -> RawResponse:
         """One request to the admin listener, under its own name unless told otherwise."""

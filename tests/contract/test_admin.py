@@ -1,0 +1,207 @@
+"""The operator's listener: what it says, and to whom."""
+
+import asyncio
+import socket
+
+import httpx
+import pytest
+
+from tests.harness.client import request_bytes
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
+from tests.harness.upstream import COMPLETION, End, response
+
+PATHS = ["/healthz", "/readyz", "/metrics", "/status"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_each_path_answers_get_and_head(proxy: Launch, path: str) -> None:
+    """Without a key, named and typed; HEAD with the fields and without the body."""
+    front = await proxy()
+    answer = await front.ask_admin("GET", path)
+    head = await front.ask_admin("HEAD", path)
+    assert (answer.status, head.status, head.body) == (200, 200, b"")
+    assert answer.body
+    for each in (answer, head):
+        assert each.header(b"x-request-id")
+        assert each.header(b"x-content-type-options") == b"nosniff"
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+async def test_no_other_method(proxy: Launch, path: str, method: str) -> None:
+    """405 with Allow, in our shape; also where a browser asks for CORS."""
+    front = await proxy()
+    fields = {
+        "Host": "localhost",
+        "Origin": "https://evil.example",
+        "Access-Control-Request-Method": "GET",
+    }
+    answer = await front.ask_admin(method, path, fields)
+    assert (answer.status, answer.header(b"allow")) == (405, b"GET, HEAD")
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+    assert not any(name.startswith(b"access-control-") for name, _ in answer.headers)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/docs", "/openapi.json", "/metrics/", "//metrics", "/v1/models", "/v1/chat/completions"],
+)
+async def test_no_other_path(proxy: Launch, path: str) -> None:
+    """404 in our shape; nothing is forwarded from here."""
+    front = await proxy()
+    answer = await front.ask_admin("GET", path)
+    assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
+    assert front.upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        pytest.param("localhost", 200, id="localhost"),
+        pytest.param("LOCALHOST:9090", 200, id="in capitals, with a port"),
+        pytest.param("127.0.0.1:1", 200, id="an address of the loopback"),
+        pytest.param("127.9.9.9", 200, id="another address of the loopback"),
+        pytest.param("[::1]:9090", 200, id="the loopback of IPv6"),
+        pytest.param("ops.example", 200, id="a name of PROXY_ADMIN_HOSTS"),
+        pytest.param("OPS.example:80", 200, id="that name in capitals"),
+        pytest.param("evil.example", 421, id="another name"),
+        pytest.param("localhost.evil.example", 421, id="a name that begins like ours"),
+        pytest.param("evil-localhost", 421, id="a name that ends like ours"),
+        pytest.param("127.0.0.1.evil.example", 421, id="a name that begins like an address"),
+        pytest.param("10.0.0.1", 421, id="an address of the LAN"),
+        pytest.param("[::2]", 421, id="another address of IPv6"),
+        pytest.param("2130706433", 421, id="the loopback as a number"),
+        pytest.param("localhost.", 421, id="a name with a dot behind"),
+    ],
+)
+async def test_it_answers_to_its_own_names_only(proxy: Launch, host: str, status: int) -> None:
+    """A page that makes a browser take its name for ours reads nothing."""
+    front = await proxy(admin_hosts="Ops.Example")
+    for path in PATHS:
+        answer = await front.ask_admin("GET", path, {"Host": host})
+        assert answer.status == status
+        if status == 421:
+            assert answer.json()["error"]["code"] == "misdirected_request"
+            line = await front.log.of(answer)
+            assert (line["endpoint"], line["outcome"]) == ("admin", "misdirected_request")
+
+
+async def test_metrics_are_the_proxys_own(proxy: Launch) -> None:
+    """Never the upstream's; in the text format; and scraping is not counted as traffic."""
+    front = await proxy()
+    await front.chat()
+    await front.idle()
+    await front.ask_admin("GET", "/metrics")
+    answer = await front.ask_admin("GET", "/metrics")
+    assert (answer.header(b"content-type") or b"").startswith(b"text/plain; version=")
+    page = answer.body.decode()
+    served = 'bulwark_requests_total{endpoint="chat.completions",outcome="ok",status="200"} 1.0'
+    assert served in page
+    assert "bulwark_requests_in_flight 0.0" in page
+    assert "admin" not in page
+    assert len(front.upstream.requests) == 1
+
+
+async def test_status_counts_what_is_held(proxy: Launch) -> None:
+    """Of the moment; no secret, no setting."""
+    front = await proxy(max_inflight=1)
+    gate = asyncio.Event()
+    front.upstream.script.extend([[response(b"", 200)], [gate, response(COMPLETION)]])
+    quiet = (await front.ask_admin("GET", "/status")).json()
+    assert quiet.pop("uptime_seconds") >= 0
+    assert quiet.pop("version")
+    assert quiet == {
+        "in_flight": 0,
+        "slots_in_use": 0,
+        "queued": 0,
+        "buffered_bytes": 0,
+        "draining": False,
+        "upstream": "ready",
+    }
+    asking = asyncio.create_task(front.chat())
+    await front.upstream.request(1)
+    busy = (await front.ask_admin("GET", "/status")).json()
+    assert (busy["in_flight"], busy["slots_in_use"], busy["queued"]) == (1, 1, 0)
+    gate.set()
+    assert (await asking).status == 200
+
+
+@pytest.mark.parametrize(
+    ("status", "ready"),
+    [
+        pytest.param(200, True, id="it is well"),
+        pytest.param(404, True, id="it does not know the question, but serves"),
+        pytest.param(401, True, id="it wants a key for its health"),
+        pytest.param(503, False, id="it still loads its model"),
+        pytest.param(500, False, id="it is broken"),
+    ],
+)
+async def test_readiness_is_the_upstreams(proxy: Launch, status: int, ready: bool) -> None:
+    """Asked at /health, without any key, and not again within a second."""
+    front = await proxy(upstream_api_key="up-" + "u" * 40)
+    front.upstream.reply = [response(b"{}", status)]
+    answer = await front.ask_admin("GET", "/readyz")
+    again = await front.ask_admin("GET", "/readyz")
+    assert answer.status == again.status == (200 if ready else 503)
+    if not ready:
+        assert answer.json()["error"]["code"] == "upstream_unavailable"
+        assert answer.header(b"retry-after") == b"5"
+    (request,) = front.upstream.requests
+    assert (request.method, request.target) == (b"GET", b"/health")
+    assert request.header(b"authorization") is None
+
+
+async def test_many_who_ask_at_once_make_one_question(proxy: Launch) -> None:
+    """Even before the first answer is in."""
+    front = await proxy()
+    gate = asyncio.Event()
+    front.upstream.reply = [gate, response(b"{}")]
+    asking = [asyncio.create_task(front.ask_admin("GET", "/readyz")) for _ in range(5)]
+    await front.upstream.request(0)
+    gate.set()
+    assert [(await each).status for each in asking] == [200] * 5
+    assert len(front.upstream.requests) == 1
+
+
+async def test_not_ready_without_an_upstream_but_alive(proxy: Launch) -> None:
+    """The two probes differ: a restart would not bring the engine back."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        front = await proxy(upstream_url=f"http://127.0.0.1:{unused.getsockname()[1]}")
+        assert (await front.ask_admin("GET", "/readyz")).status == 503
+        assert (await front.ask_admin("GET", "/healthz")).status == 200
+        assert (await front.ask("GET", "/healthz")).status == 200
+        assert (await front.ask_admin("GET", "/status")).json()["upstream"] == "unavailable"
+
+
+async def test_not_ready_while_it_drains(proxy: Launch) -> None:
+    """The admin listener outlives the public one, so that the drain can be seen."""
+    front = await proxy()
+    front.upstream.script.append([End.SILENCE])
+    client = await front.connect()
+    await client.send(request_bytes("POST", CHAT, {**BEARER, **JSON}, CHAT_BODY))
+    await front.upstream.request(0)
+    front.stop.set()
+    await front.log.until(lambda: "draining" in front.log.text)
+    answer = await front.ask_admin("GET", "/readyz")
+    assert (answer.status, answer.json()["error"]["code"]) == (503, "shutting_down")
+    assert (await front.ask_admin("GET", "/metrics")).status == 200
+    assert (await front.ask_admin("GET", "/status")).json()["draining"] is True
+
+
+class Broken(httpx.AsyncBaseTransport):
+    """A transport with a bug."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Fails as no transport may."""
+        raise RuntimeError("canary")
+
+
+async def test_a_bug_is_an_error_of_ours(proxy: Launch, capfd: pytest.CaptureFixture[str]) -> None:
+    """500 in our shape, the frames in the log, the message nowhere."""
+    front = await proxy(transport=Broken())
+    answer = await front.ask_admin("GET", "/readyz")
+    assert (answer.status, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert "RuntimeError at" in (await front.log.of(answer))["fault"]
+    assert "canary" not in front.log.text + answer.body.decode()
+    assert capfd.readouterr() == ("", "")
