@@ -144,13 +144,12 @@ class _HostLayer:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            context = RequestContext.of(scope)
-            context.endpoint = ADMIN
-            if not self._is_ours([value for name, value in context.headers if name == b"host"]):
-                raise MisdirectedRequest(
-                    "This listener does not answer to that Host (PROXY_ADMIN_HOSTS)."
-                )
+        context = RequestContext.of(scope)
+        context.endpoint = ADMIN
+        if not self._is_ours([value for name, value in context.headers if name == b"host"]):
+            raise MisdirectedRequest(
+                "This listener does not answer to that Host (PROXY_ADMIN_HOSTS)."
+            )
         await self._app(scope, receive, send)
 
     def _is_ours(self, values: list[bytes]) -> bool:

@@ -71,6 +71,7 @@ async def test_no_other_path(proxy: Launch, path: str) -> None:
         pytest.param("10.0.0.1", 421, id="an address of the LAN"),
         pytest.param("[::2]", 421, id="another address of IPv6"),
         pytest.param("2130706433", 421, id="the loopback as a number"),
+        pytest.param("local_host!", 421, id="no name at all"),
         pytest.param("localhost.", 421, id="a name with a dot behind"),
     ],
 )
