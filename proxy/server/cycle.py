@@ -31,13 +31,13 @@ class Cycle(RequestResponseCycle):
         scope: HTTPScope,
         transport: asyncio.Transport,
         flow: FlowControl,
+        logger: logging.Logger,
         default_headers: RawHeaders,
         keep_alive: bool,
         expect_100_continue: bool,
         on_response: Callable[[], None],
         on_close: Callable[["Cycle"], None],
     ) -> None:
-        logger = cast("logging.Logger", CrashLog(logging.getLogger("proxy.server")))
         super().__init__(
             scope=scope,
             transport=transport,
@@ -122,6 +122,11 @@ class Wire:
         self.write = transport.write
         self.is_closing = transport.is_closing
         self.close = close
+
+
+def crash_log() -> logging.Logger:
+    """What a cycle logs to, where its application fails."""
+    return cast("logging.Logger", CrashLog(logging.getLogger("proxy.server")))
 
 
 class CrashLog(logging.LoggerAdapter[logging.Logger]):

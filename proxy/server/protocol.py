@@ -25,7 +25,7 @@ from uvicorn.server import ServerState
 
 from proxy.errors import InvalidHttp, Refusal, RequestTimeout
 from proxy.server import answers, head
-from proxy.server.cycle import Cycle, Http10Cycle
+from proxy.server.cycle import Cycle, Http10Cycle, crash_log
 from proxy.server.limits import ProtocolLimits
 from proxy.server.linger import Linger
 from proxy.server.progress import WriteProgress
@@ -91,6 +91,7 @@ class BulwarkProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
         self._on_refusal = on_refusal
+        self._crash_log = crash_log()
         self._phase = _Phase.HEAD
         self._denial: Refusal | None = None
         self._linger: Linger | None = None
@@ -266,11 +267,14 @@ class BulwarkProtocol(HttpToolsProtocol):
         # The scope's headers are this very list: a trailer in it could become a credential.
         if self._phase is not _Phase.HEAD:
             return
+        name = name.lower()
         # llhttp leaves white space behind a value (RFC 9112 §5.1). Transfer-Encoding keeps it:
         # what we are asked to overlook there, someone else may not.
-        if name.lower() != b"transfer-encoding":
+        if name != b"transfer-encoding":
             value = value.rstrip(b" \t")
-        super().on_header(name, value)
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is in: judge it, and start the application."""
@@ -293,6 +297,7 @@ class BulwarkProtocol(HttpToolsProtocol):
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
+            logger=self._crash_log,
             default_headers=self.server_state.default_headers,
             # RFC 9110 §10.1.1: an expectation in HTTP/1.0 is ignored.
             expect_100_continue=self.expect_100_continue and version != "1.0",
