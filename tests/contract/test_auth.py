@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.app import Clocks, key_store
+from proxy.app import Clocks, configure
 from proxy.auth.keys import generate
-from proxy.config import ConfigError, load
+from proxy.config import ConfigError
 from proxy.endpoints import ENDPOINTS
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, Launch
@@ -264,7 +264,32 @@ def test_a_key_file_that_is_wrong_is_an_error_at_start(
     path.write_text(content)
     path.chmod(0o600)
     with pytest.raises(ConfigError) as caught:
-        key_store(load({"PROXY_KEYS_FILE": str(path)}))
+        configure({"PROXY_KEYS_FILE": str(path)})
     assert all(each.startswith("PROXY_KEYS_FILE: ") for each in caught.value.problems)
     assert problem in str(caught.value)
     assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("good_file", [True, False])
+def test_settings_and_key_file_are_mended_in_one_go(tmp_path: Path, good_file: bool) -> None:
+    """What is wrong with the one does not hide what is wrong with the other."""
+    path = key_file(tmp_path, (generate(), "" if good_file else "models = []\n"))
+    with pytest.raises(ConfigError) as caught:
+        configure({"PROXY_KEYS_FILE": str(path), "PROXY_MAX_PROMPT_CHARS": "-1"})
+    names = [problem.split(":")[0] for problem in caught.value.problems]
+    assert names == ["PROXY_MAX_PROMPT_CHARS", *([] if good_file else ["PROXY_KEYS_FILE"])]
+
+
+def test_settings_that_are_wrong_without_a_key_file() -> None:
+    """Nothing is read that nobody named."""
+    with pytest.raises(ConfigError) as caught:
+        configure({"PROXY_MAX_PROMPT_CHARS": "-1", "PROXY_API_KEYS": KEY})
+    assert len(caught.value.problems) == 1
+
+
+def test_a_configuration_in_order(tmp_path: Path) -> None:
+    """Its settings and its keys, of both sources."""
+    path = key_file(tmp_path, (generate(), ""))
+    settings, store = configure({"PROXY_KEYS_FILE": str(path), "PROXY_API_KEYS": KEY})
+    assert settings.keys_file == path
+    assert len(store) == 2

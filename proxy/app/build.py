@@ -1,21 +1,11 @@
-"""The composition root: from settings to everything that serves, put together in this one place.
+"""From settings to everything that serves."""
 
-Nothing else builds anything. To see what a request passes, and in which order, read ``_chain``.
-"""
-
-import asyncio
-import socket
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import BinaryIO
 
 import httpx
-import uvloop
 from fastapi import FastAPI
-from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import CollectorRegistry
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -23,11 +13,11 @@ from proxy import __version__, admin
 from proxy.admin import Readiness
 from proxy.admission.buffers import BufferBudget
 from proxy.admission.slots import Slots
-from proxy.auth import Authenticator, keyfile
-from proxy.auth.keys import KeyRecord, KeyStore, environment_records
-from proxy.config import ConfigError, Settings
+from proxy.app.clocks import Clocks
+from proxy.app.server import Bulwark
+from proxy.auth import Authenticator
+from proxy.config import Settings
 from proxy.endpoints import EndpointTable
-from proxy.errors import Refusal, ShuttingDown
 from proxy.forward import Forward, Timeouts, Upstream
 from proxy.lifeline import Lifelines
 from proxy.middleware.access import AccessLayer
@@ -35,8 +25,6 @@ from proxy.middleware.auth import AuthLayer
 from proxy.middleware.endpoint import HEALTHZ, EndpointLayer
 from proxy.middleware.errors import ErrorLayer
 from proxy.policy import Limits, Policy
-from proxy.server import listeners
-from proxy.server.protocol import ProtocolLimits, protocol
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Gauges, Metrics
 from proxy.upstream import target as targets
@@ -44,123 +32,7 @@ from proxy.upstream import transport as transports
 from proxy.upstream.probe import Probe
 
 _POLICY_VIOLATION = 1008  # RFC 6455 §7.4.1
-_RETRY_AFTER_SECONDS = 5
 _CORS_EXPOSED = ("X-Request-Id", "X-Bulwark-Clamped", "Retry-After")
-
-
-def utc_now() -> datetime:
-    """The wall clock."""
-    return datetime.now(UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """What time it is; tests bring their own.
-
-    Attributes:
-        monotonic: Seconds, for durations.
-        now: The wall clock in UTC, for log lines and the expiry of keys.
-    """
-
-    monotonic: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = utc_now
-
-
-def key_store(settings: Settings, now: Callable[[], datetime] = utc_now) -> KeyStore:
-    """The keys of the environment and of the key file.
-
-    Raises:
-        ConfigError: The file is not used, or there is no key at all and nobody said that none is
-            needed.
-    """
-    records: list[KeyRecord] = []
-    if settings.keys_file is not None:
-        try:
-            records = keyfile.read(settings.keys_file)
-        except keyfile.KeyFileError as exc:
-            problems = [f"PROXY_KEYS_FILE: {error}" for error in exc.errors]
-            raise ConfigError(problems) from exc
-    store = KeyStore(
-        environment_records(key.get_secret_value() for key in settings.api_keys),
-        records,
-        allow_anonymous=settings.allow_anonymous,
-        now=now,
-    )
-    if not len(store) and not settings.allow_anonymous:
-        raise ConfigError(["PROXY_KEYS_FILE: holds no key, and PROXY_API_KEYS none either"])
-    return store
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bulwark:
-    """A server that is ready to serve.
-
-    Attributes:
-        public: What the internet sees.
-        admin: What the operator sees.
-        lifelines: The requests that are being forwarded.
-        transport: The way to the upstream; whoever is done with the server closes it.
-    """
-
-    settings: Settings
-    public: FastAPI
-    admin: FastAPI
-    lifelines: Lifelines
-    readiness: Readiness
-    metrics: Metrics
-    log: Log
-    transport: httpx.AsyncBaseTransport
-
-    def refused_early(self, refusal: Refusal, client: str) -> None:
-        """The server refused below ASGI: recorded like every other refusal."""
-        self.metrics.refused_early(refusal)
-        self.log.refused_early(refusal, client)
-
-    async def serve(
-        self,
-        public_socket: socket.socket,
-        admin_socket: socket.socket,
-        *,
-        on_ready: Callable[[], None] = lambda: None,
-        stop: asyncio.Event | None = None,
-        hurry: asyncio.Event | None = None,
-    ) -> int:
-        """Serves on these sockets until told to stop, drains, and gives the exit status.
-
-        Args:
-            public_socket: As ``bind`` makes it.
-            admin_socket: As ``bind`` makes it.
-            on_ready: Called when both listen.
-            stop: In place of SIGTERM and SIGINT.
-            hurry: In place of a second one.
-        """
-
-        def ready() -> None:
-            self.log.server("listening", public=_name(public_socket), admin=_name(admin_socket))
-            on_ready()
-
-        def drain() -> None:
-            self.readiness.drain()
-            self.log.server("draining", in_flight=self.lifelines.in_flight)
-
-        limits = ProtocolLimits(write_timeout_seconds=self.settings.write_timeout_seconds)
-        try:
-            return await listeners.serve(
-                self.public,
-                self.admin,
-                http_protocol=protocol(limits, self.refused_early),
-                public_socket=public_socket,
-                admin_socket=admin_socket,
-                drain_seconds=self.settings.drain_seconds,
-                on_ready=ready,
-                on_drain=drain,
-                on_deadline=lambda: self.lifelines.end_all(_drained),
-                stop=stop,
-                hurry=hurry,
-            )
-        finally:
-            await self.transport.aclose()
-            self.log.server("stopped")
 
 
 def build(
@@ -169,7 +41,7 @@ def build(
     *,
     registry: CollectorRegistry,
     log_stream: BinaryIO,
-    clocks: Clocks = Clocks(),
+    clocks: Clocks = Clocks(),  # noqa: B008 - frozen
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Bulwark:
     """Puts a server together.
@@ -359,45 +231,3 @@ def _admin(parts: _Parts) -> FastAPI:
 def _upstream_key(settings: Settings) -> bytes | None:
     key = settings.upstream_api_key
     return key.get_secret_value().encode() if key is not None else None
-
-
-def _drained() -> ShuttingDown:
-    return ShuttingDown(
-        "This server is shutting down (PROXY_DRAIN_SECONDS). Try again soon.",
-        retry_after_seconds=_RETRY_AFTER_SECONDS,
-    )
-
-
-def _name(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def bind(settings: Settings) -> tuple[socket.socket, socket.socket]:
-    """The public and the admin socket, before anything else is built.
-
-    Raises:
-        ListenError: One of them cannot be had; the other is given back.
-    """
-    public = listeners.bind(settings.host, settings.port, "PROXY_PORT")
-    try:
-        return public, listeners.bind(settings.admin_host, settings.admin_port, "PROXY_ADMIN_PORT")
-    except listeners.ListenError:
-        public.close()
-        raise
-
-
-def run(settings: Settings) -> int:
-    """Serves in this process until it is told to stop, and gives its exit status.
-
-    Raises:
-        ConfigError: The keys are not in order.
-        ListenError: A port is not to be had.
-    """
-    store = key_store(settings)
-    public, admin_socket = bind(settings)
-    # A switch of the whole process, so only here, where the process is ours: a second series beside
-    # each counter, of when it began, that nobody asks for.
-    disable_created_metrics()  # type: ignore[no-untyped-call]
-    bulwark = build(settings, store, registry=CollectorRegistry(), log_stream=sys.stdout.buffer)
-    return uvloop.run(bulwark.serve(public, admin_socket))

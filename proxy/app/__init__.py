@@ -1,0 +1,36 @@
+"""The composition root: from an environment to a server, put together in this one place.
+
+``configure`` reads what the operator decided, ``build`` puts the objects together (to see what a
+request passes, and in which order, read ``build._chain``), ``Bulwark`` serves them. Nothing else
+builds anything.
+"""
+
+import sys
+
+import uvloop
+from prometheus_client import CollectorRegistry, disable_created_metrics
+
+from proxy.app.build import build
+from proxy.app.clocks import Clocks
+from proxy.app.configure import configure, key_store
+from proxy.app.server import Bulwark, bind
+from proxy.auth import Authenticator
+from proxy.config import Settings
+
+__all__ = ["Bulwark", "Clocks", "bind", "build", "configure", "key_store", "run"]
+
+
+def run(settings: Settings, authenticator: Authenticator) -> int:
+    """Serves in this process until it is told to stop, and gives its exit status.
+
+    Raises:
+        ListenError: A port is not to be had.
+    """
+    public, admin_socket = bind(settings)
+    # A switch of the whole process, so only here, where the process is ours: a second series beside
+    # each counter, of when it began, that nobody asks for.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    bulwark = build(
+        settings, authenticator, registry=CollectorRegistry(), log_stream=sys.stdout.buffer
+    )
+    return uvloop.run(bulwark.serve(public, admin_socket))
