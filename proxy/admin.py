@@ -22,9 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.context import RequestContext
 from proxy.endpoints import Endpoint
 from proxy.errors import (
+    Dialect,
     MethodNotAllowed,
     MisdirectedRequest,
     NotFound,
+    ProxyError,
     ShuttingDown,
     UpstreamUnavailable,
 )
@@ -72,20 +74,16 @@ class Readiness:
         """No new requests, from now on."""
         self.draining = True
 
-    async def check(self) -> None:
-        """Returns if requests can be served.
-
-        Raises:
-            ShuttingDown: The server drains.
-            UpstreamUnavailable: The upstream does not answer.
-        """
+    async def obstacle(self) -> ProxyError | None:
+        """Why no request can be served now; None if one can."""
         if self.draining:
-            raise ShuttingDown("This server is shutting down.")
-        if not await self.upstream_answers():
-            raise UpstreamUnavailable(
-                "The model server does not answer yet, or no more.",
-                retry_after_seconds=_RETRY_AFTER_SECONDS,
-            )
+            return ShuttingDown("This server is shutting down.")
+        if await self.upstream_answers():
+            return None
+        return UpstreamUnavailable(
+            "The model server does not answer yet, or no more.",
+            retry_after_seconds=_RETRY_AFTER_SECONDS,
+        )
 
     async def upstream_answers(self) -> bool:
         """What the probe says, or said a moment ago. Asked once, however many want to know."""
@@ -121,8 +119,9 @@ def build(
 
     @app.api_route("/readyz", methods=_METHODS)
     async def readyz() -> Response:
-        await readiness.check()
-        return JSONResponse({"status": "ready"})
+        obstacle = await readiness.obstacle()
+        # Answered, not raised: it is what was asked for, and no line a probe while a model loads.
+        return JSONResponse({"status": "ready"}) if obstacle is None else _as_response(obstacle)
 
     @app.api_route("/metrics", methods=_METHODS)
     async def metrics() -> Response:
@@ -165,6 +164,13 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _as_response(error: ProxyError) -> Response:
+    fields = {name.decode(): value.decode() for name, value in error.response_headers()}
+    # The shape of this listener; it has no use for a request id.
+    body = error.body(Dialect.OPENAI, request_id="")
+    return Response(body, error.status, fields, media_type="application/json")
 
 
 async def _unrouted(_: Request, exc: Exception) -> NoReturn:

@@ -147,6 +147,7 @@ async def test_readiness_is_the_upstreams(proxy: Launch, status: int, ready: boo
     if not ready:
         assert answer.json()["error"]["code"] == "upstream_unavailable"
         assert answer.header(b"retry-after") == b"5"
+        assert (await front.log.of(answer))["level"] == "debug"
     (request,) = front.upstream.requests
     assert (request.method, request.target) == (b"GET", b"/health")
     assert request.header(b"authorization") is None
