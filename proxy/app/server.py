@@ -40,10 +40,10 @@ class Bulwark:
     log: Log
     transport: httpx.AsyncBaseTransport
 
-    def refused_early(self, refusal: Refusal, client: str) -> None:
+    def refused_early(self, refusal: Refusal, client: str, request_id: str) -> None:
         """The server refused below ASGI: recorded like every other refusal."""
         self.metrics.refused_early(refusal)
-        self.log.refused_early(refusal, client)
+        self.log.refused_early(refusal, client, request_id)
 
     async def serve(
         self,

@@ -35,8 +35,9 @@ __all__ = ["ABORT", "BulwarkProtocol", "OnRefusal", "ProtocolLimits", "protocol"
 ABORT = "bulwark.abort"
 """The scope extension whose ``abort()`` breaks a response off: nobody can take it for complete."""
 
-OnRefusal = Callable[[Refusal, str], None]
-"""Called with every refusal said here and the client's address (``unix`` where there is none)."""
+OnRefusal = Callable[[Refusal, str, str], None]
+"""Called with every refusal said here, the client's address (``unix`` where there is none) and the
+request id that it was told."""
 
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 _TLS_HANDSHAKE = b"\x16"
@@ -372,10 +373,10 @@ class BulwarkProtocol(HttpToolsProtocol):
     def _refuse(self, refusal: Refusal) -> None:
         """Says an error where no answer is pending, and ends the connection."""
         self._disarm_head_timer()
-        self._on_refusal(refusal, self.client[0] if self.client is not None else "unix")
-        self.transport.write(
-            answers.render(refusal, secrets.token_hex(16), self.server_state.default_headers)
-        )
+        request_id = secrets.token_hex(16)
+        client = self.client[0] if self.client is not None else "unix"
+        self._on_refusal(refusal, client, request_id)
+        self.transport.write(answers.render(refusal, request_id, self.server_state.default_headers))
         self._begin_linger()
 
     def _fail_body(self, refusal: Refusal) -> None:

@@ -91,10 +91,14 @@ class Log:
             fields["fault"] = context.fault
         self._levels[_level(outcome, quiet=quiet)]("request", **fields)
 
-    def refused_early(self, refusal: Refusal, client: str) -> None:
+    def refused_early(self, refusal: Refusal, client: str, request_id: str) -> None:
         """The line of what was no request yet: the server refused it below ASGI."""
         self._logger.warning(
-            "request", client=client, status=refusal.status, outcome=refusal.reason.value
+            "request",
+            request_id=request_id,
+            client=client,
+            status=refusal.status,
+            outcome=refusal.reason.value,
         )
 
     def server(self, event: str, **fields: object) -> None:

@@ -120,7 +120,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Serves an application as ``uvicorn.Server`` does, without its loops that poll."""
     served = Served()
-    base = protocol(limits, lambda refusal, client: served.refusals.append((refusal, client)))
+    base = protocol(limits, lambda refusal, client, _: served.refusals.append((refusal, client)))
 
     class Observed(base):  # type: ignore[valid-type,misc] # a class made for these limits
         def data_received(self, data: bytes) -> None:

@@ -167,10 +167,11 @@ def test_what_was_no_request_has_a_line_too() -> None:
     """A refusal below ASGI: who, what, and no more."""
     stream = io.BytesIO()
     log = Log(stream, form="json", level="info", now=lambda: NOW)
-    log.refused_early(HeadTooLarge("canary"), "1.2.3.4")
+    log.refused_early(HeadTooLarge("canary"), "1.2.3.4", "r1")
     line = json.loads(stream.getvalue())
     assert (line["level"], line["event"], line["client"]) == ("warning", "request", "1.2.3.4")
     assert (line["status"], line["outcome"]) == (431, "head_too_large")
+    assert line["request_id"] == "r1"
     assert "canary" not in stream.getvalue().decode()
 
 
