@@ -168,11 +168,11 @@ class ProxyError(Exception):
         return fields
 
 
-class Refusal(ProxyError):
+class Refusal(ProxyError):  # noqa: N818 - an expected answer is no error
     """An expected "no". Logged as a warning, without a traceback."""
 
 
-class Fault(ProxyError):
+class Fault(ProxyError):  # noqa: N818 - the word of the log and the design
     """Something failed that should not have: here or at the upstream. Logged as an error."""
 
     openai_type = "server_error"
@@ -392,7 +392,7 @@ class UpstreamTimeout(Fault):
     anthropic_type = "timeout_error"
 
 
-class ClientDisconnected(ProxyError):
+class ClientDisconnected(ProxyError):  # noqa: N818 - an event, not an error
     """The client left. 499 is nginx's number for it; it appears in logs and metrics only."""
 
     status = 499
