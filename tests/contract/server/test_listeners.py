@@ -81,6 +81,8 @@ class Running:
                     (await self.connect()).close()
                 except ConnectionRefusedError:
                     return
+                except ConnectionResetError:
+                    pass  # it was waiting to be accepted when the listener closed
                 await asyncio.sleep(0.01)
 
 
