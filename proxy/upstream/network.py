@@ -6,8 +6,9 @@ that did not read made the proxy hold 3 MB. These stop from within the callback.
 """
 
 import asyncio
+import contextlib
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import anyio
@@ -15,6 +16,18 @@ import httpcore
 
 READ_BYTES = 32 * 1024
 """How much one call may read, and how much may wait before reading stops: together the bound."""
+
+
+@contextlib.contextmanager
+def _within(seconds: float | None, late: type[httpcore.TimeoutException]) -> Iterator[None]:
+    """Bounds what only waits, and says in httpcore's words how it failed."""
+    try:
+        with anyio.fail_after(seconds):
+            yield
+    except TimeoutError as exc:
+        raise late from exc
+    except OSError as exc:
+        raise httpcore.ConnectError from exc
 
 
 class Network(httpcore.AsyncNetworkBackend):
@@ -42,13 +55,8 @@ class Network(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """A stream over TCP."""
         loop = asyncio.get_running_loop()
-        try:
-            with anyio.fail_after(timeout):
-                _, stream = await loop.create_connection(self._stream, host, port)
-        except TimeoutError as exc:
-            raise httpcore.ConnectTimeout from exc
-        except OSError as exc:
-            raise httpcore.ConnectError from exc
+        with _within(timeout, httpcore.ConnectTimeout):
+            _, stream = await loop.create_connection(self._stream, host, port)
         return stream
 
     async def connect_unix_socket(
@@ -59,13 +67,8 @@ class Network(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """A stream over a Unix socket."""
         loop = asyncio.get_running_loop()
-        try:
-            with anyio.fail_after(timeout):
-                _, stream = await loop.create_unix_connection(self._stream, path)
-        except TimeoutError as exc:
-            raise httpcore.ConnectTimeout from exc
-        except OSError as exc:
-            raise httpcore.ConnectError from exc
+        with _within(timeout, httpcore.ConnectTimeout):
+            _, stream = await loop.create_unix_connection(self._stream, path)
         return stream
 
     def _stream(self) -> "Stream":
@@ -133,11 +136,8 @@ class Stream(asyncio.BufferedProtocol, httpcore.AsyncNetworkStream):
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         """What has come; nothing (``b""``) when no more will."""
         if not self._received and not self._ended:
-            try:
-                with anyio.fail_after(timeout):
-                    await self._something()
-            except TimeoutError as exc:
-                raise httpcore.ReadTimeout from exc
+            with _within(timeout, httpcore.ReadTimeout):
+                await self._something()
         if not self._received:
             if self._failure is not None:
                 raise httpcore.ReadError from self._failure
@@ -153,11 +153,8 @@ class Stream(asyncio.BufferedProtocol, httpcore.AsyncNetworkStream):
         """Returns when the kernel has taken most of it."""
         if buffer and not self._ended:
             self._transport.write(buffer)
-        try:
-            with anyio.fail_after(timeout):
-                await self._writable.wait()
-        except TimeoutError as exc:
-            raise httpcore.WriteTimeout from exc
+        with _within(timeout, httpcore.WriteTimeout):
+            await self._writable.wait()
         if self._ended:
             raise httpcore.WriteError from self._failure
 
@@ -174,20 +171,14 @@ class Stream(asyncio.BufferedProtocol, httpcore.AsyncNetworkStream):
         """Encrypts from now on."""
         loop = asyncio.get_running_loop()
         try:
-            with anyio.fail_after(timeout):
+            with _within(timeout, httpcore.ConnectTimeout):  # an ssl.SSLError is an OSError
                 transport = await loop.start_tls(
                     self._transport, self, ssl_context, server_hostname=server_hostname
                 )
-        except BaseException as exc:
+        except BaseException:
             self._transport.abort()
-            if isinstance(exc, TimeoutError):
-                raise httpcore.ConnectTimeout from exc
-            if isinstance(exc, OSError):  # ssl.SSLError is one
-                raise httpcore.ConnectError from exc
             raise
-        if transport is None:
-            raise httpcore.ConnectError
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         return self
 
     def get_extra_info(self, info: str) -> Any:

@@ -89,11 +89,15 @@ def _parse_tcp(scheme: Literal["http", "https"], parts: SplitResult) -> Target:
 
 def _host(parts: SplitResult) -> str:
     host = parts.hostname or ""
-    if ":" in host:
+    if parts.netloc.startswith("["):
         try:
-            return str(IPv6Address(host))
+            address = IPv6Address(host)
         except ValueError:
-            raise ValueError("has a host that is not an IPv6 address") from None
+            raise ValueError("has a host in brackets that is not an IPv6 address") from None
+        if address.scope_id is not None:
+            # A zone is a matter of this machine, and has no place in a Host field (RFC 6874).
+            raise ValueError("must not have an IPv6 zone")
+        return str(address)
     if not _HOST_NAME.fullmatch(host):
         raise ValueError(f"has no valid host; {_EXPECTED}")
     return host

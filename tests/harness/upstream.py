@@ -175,6 +175,7 @@ class Connection(asyncio.Protocol):
         self.write_blocked = asyncio.Event()
         self.transport: asyncio.Transport
         self._unparsed = bytearray()
+        self._needed = 0  # bytes of `_unparsed` below which looking again is in vain
         self._waiting: asyncio.Queue[ReceivedRequest] = asyncio.Queue()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -188,7 +189,8 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self._upstream.connections.append(self)
         if not self._upstream.reads:
-            self.transport.pause_reading()
+            # Not at once: uvloop begins to read only after this, and would undo it.
+            asyncio.get_running_loop().call_soon(self.transport.pause_reading)
         self._answering = asyncio.get_running_loop().create_task(self._answer())
         self._upstream.notify()
 
@@ -237,6 +239,8 @@ class Connection(asyncio.Protocol):
     # Reading.
 
     def _take_request(self) -> ReceivedRequest | None:
+        if len(self._unparsed) < self._needed:
+            return None
         end = self._unparsed.find(b"\r\n\r\n")
         if end < 0:
             return None
@@ -245,9 +249,13 @@ class Connection(asyncio.Protocol):
         method, target, _version = line.split(b" ")
         pairs = [item.split(b":", 1) for item in lines]
         headers = tuple((name.lower(), value.strip(b" \t")) for name, value in pairs)
+        self._needed = len(head) + int(dict(headers).get(b"content-length", b"0"))
+        if len(self._unparsed) < self._needed:
+            return None
         framed = _unframe(dict(headers), bytes(self._unparsed[end + 4 :]))
         if framed is None:
             return None
+        self._needed = 0
         body, raw_body = framed
         del self._unparsed[: len(head) + len(raw_body)]
         return ReceivedRequest(head, method, target, headers, body, raw_body, self.index)
@@ -258,8 +266,12 @@ class Connection(asyncio.Protocol):
         while True:
             request = await self._waiting.get()
             reply = self._upstream.next_reply()
-            for step in reply(request) if callable(reply) else reply:
-                await self._take_step(step)
+            try:
+                for step in reply(request) if callable(reply) else reply:
+                    await self._take_step(step)
+            except Exception:
+                self.reset()  # a mistake in a test shall end it, not hang it
+                raise
 
     async def _take_step(self, step: Step) -> None:
         match step:

@@ -134,12 +134,12 @@ async def test_a_wait_has_an_end() -> None:
 async def test_a_turn_that_comes_with_the_cancellation_is_passed_on() -> None:
     """A waiter called off in the moment of its turn does not take the slot with it."""
     slots = make()
-    first, second, third = Holder(slots), Holder(slots), Holder(slots)
+    async with slots.hold():
+        second, third = Holder(slots), Holder(slots)
+        await settle()
+    second.task.cancel()  # its turn has come, and it has not run since
     await settle()
-    first.go.set()
-    await first.task
-    second.task.cancel()  # its turn has come, and it has not run yet
-    await settle()
+    assert not second.holds
     assert third.holds
     await finish(second, third)
     assert (slots.in_flight, slots.queued) == (0, 0)

@@ -92,6 +92,8 @@ def test_places(text: str, expected: Target, authority: bytes, url: str) -> None
         pytest.param("http://-x:8000", "host", id="no name of a host"),
         pytest.param("http://a%20b:8000", "host", id="an encoded name"),
         pytest.param("http://[::g]:8000", "not a URL|IPv6", id="no IPv6 address"),
+        pytest.param("http://[v1.a]:8000", "not a URL|not an IPv6", id="a future address"),
+        pytest.param("http://[fe80::1%eth0]:8000", "zone", id="an IPv6 zone"),
         pytest.param("http://[::1:8000", "not a URL", id="an open bracket"),
         pytest.param("http://gpu:0", "port", id="port zero"),
         pytest.param("http://gpu:65536", "port", id="a port too high"),

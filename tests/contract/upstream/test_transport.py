@@ -28,15 +28,16 @@ async def ask(
     asked: Transport,
     upstream: Upstream,
     to: bytes = b"/v1/chat/completions",
-    connect_seconds: float = 5.0,
+    body: bytes = b"{}",
+    **seconds: float,
 ) -> bytes:
     """One request as `proxy.forward` makes it, and the body of its answer."""
     request = httpx.Request(
         "POST",
         upstream.url if upstream.port else "http://localhost",
-        headers=[(b"host", b"x"), (b"content-length", b"2")],
-        stream=httpx.ByteStream(b"{}"),
-        extensions={"target": to, "timeout": {"connect": connect_seconds}},
+        headers=[(b"host", b"x"), (b"content-length", b"%d" % len(body))],
+        stream=httpx.ByteStream(body),
+        extensions={"target": to, "timeout": {"connect": 5.0, **seconds}},
     )
     answer = await asked.handle_async_request(request)
     try:
@@ -178,6 +179,38 @@ async def test_there_is_one_more_try_and_no_third(asked: Transport, upstream: Up
     assert len(upstream.requests) == 3
 
 
+async def test_a_slow_reader_gets_everything(asked: Transport, upstream: Upstream) -> None:
+    """A body that does not fit into the kernel's buffers waits, and loses nothing."""
+    upstream.reads = False
+    upstream.reply = [response(b"1")]
+    body = bytes(range(256)) * 50_000
+    task = asyncio.create_task(ask(asked, upstream, body=body))
+    connection = await upstream.connection(0)
+    await until(lambda: bool(write_paused(asked)))
+    connection.transport.resume_reading()
+    assert await task == b"1"
+    assert upstream.requests[0].body == body
+
+
+def write_paused(asked: Transport) -> list[object]:
+    """The sockets of the pool that the other side does not read."""
+    pool = asked._reusing._pool  # type: ignore[attr-defined] # a test of its inside
+    streams = [item._connection and item._connection._network_stream for item in pool.connections]
+    return [stream for stream in streams if stream is not None and not stream._writable.is_set()]
+
+
+async def test_a_transport_keeps_to_the_limits_that_it_is_given(
+    asked: Transport, upstream: Upstream
+) -> None:
+    """We give it none for reading and writing; whoever does gets them."""
+    upstream.reply = [End.SILENCE]
+    with pytest.raises(httpx.ReadTimeout):
+        await ask(asked, upstream, read=0.05)
+    upstream.reads = False
+    with pytest.raises(httpx.WriteTimeout):
+        await ask(asked, upstream, body=b" " * 12_000_000, write=0.05)
+
+
 async def test_refused() -> None:
     """Nobody listens there."""
     with socket.socket() as bound:
@@ -255,6 +288,6 @@ async def test_plain_text_is_not_tls(upstream: Upstream) -> None:
     url = upstream.url.replace("http:", "https:")
     async with transport.build(target.parse(url)) as asked:
         with pytest.raises(httpx.ConnectTimeout):
-            await ask(asked, Upstream(url=url, port=upstream.port), connect_seconds=0.1)
+            await ask(asked, Upstream(url=url, port=upstream.port), connect=0.1)
         await upstream.all_closed()
     assert upstream.requests == []
