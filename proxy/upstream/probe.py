@@ -5,8 +5,7 @@ that does not know the path serves, and one that still loads its model says 503.
 whoever answers at this address before the engine does must not learn it.
 """
 
-import asyncio
-
+import anyio
 import httpx
 
 from proxy.upstream.target import Target
@@ -39,7 +38,8 @@ class Probe:
             extensions={"timeout": {"connect": self._timeout_seconds}},
         )
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            # Not asyncio.timeout, for which see proxy.lifeline.
+            with anyio.fail_after(self._timeout_seconds):
                 response = await self._transport.handle_async_request(request)
                 await response.aclose()
         except (httpx.TransportError, TimeoutError):
