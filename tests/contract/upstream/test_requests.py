@@ -10,7 +10,7 @@ import pytest
 from proxy.errors import Reason
 from proxy.forward import Timeouts
 from tests.harness import upstream as harness
-from tests.harness.client import RawResponse
+from tests.harness.client import RawResponse, request_bytes
 from tests.harness.deaf import connecting, deaf_port
 from tests.harness.forwarding import CHAT, Front, chat, forwarding, post, until
 from tests.harness.upstream import SSE_HEAD, End, Script, Upstream, event, response, sse
@@ -124,6 +124,14 @@ async def test_what_is_refused_is_not_sent_on(
         answer = await front.ask(request_)
         assert (answer.status, code(answer)) == (status, reason)
         await front.nothing_held()
+    assert upstream.connections == []
+
+
+async def test_what_is_no_endpoint_is_not_sent_on(upstream: Upstream) -> None:
+    """Even if the layers that know better were missing."""
+    async with forwarding(upstream.url) as front:
+        answer = await front.ask(request_bytes("GET", "/metrics"))
+        assert (answer.status, code(answer)) == (500, "internal_error")
     assert upstream.connections == []
 
 
