@@ -10,20 +10,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from tests.harness import running
 from tests.harness.running import Launch, Running
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs on the loop of the fixture whatever uses it."""
-    for item in items:
-        if isinstance(item, pytest.Function) and "proxy" in item.fixturenames:
-            item.add_marker(pytest.mark.asyncio(loop_scope="module"), append=False)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest.fixture(scope="module")
 async def ending() -> AsyncIterator[list[asyncio.Task[int]]]:
     """The proxies whose tests are over; waits for their ends."""
     tasks: list[asyncio.Task[int]] = []
@@ -31,7 +23,7 @@ async def ending() -> AsyncIterator[list[asyncio.Task[int]]]:
     assert set(await asyncio.gather(*tasks)) <= {0}
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest.fixture
 async def proxy(ending: list[asyncio.Task[int]]) -> AsyncIterator[Launch]:
     """Starts a proxy with these settings; it is drained when the test ends."""
     async with AsyncExitStack() as stack:
