@@ -6,6 +6,7 @@ import socket
 import httpx
 import pytest
 
+from proxy.app import Clocks
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
 from tests.harness.upstream import COMPLETION, End, response
@@ -139,9 +140,12 @@ async def test_status_counts_what_is_held(proxy: Launch) -> None:
 )
 async def test_readiness_is_the_upstreams(proxy: Launch, status: int, ready: bool) -> None:
     """Asked at /health, without any key, and not again within a second."""
-    front = await proxy(upstream_api_key="up-" + "u" * 40)
+    now = 1000.0
+    clocks = Clocks(monotonic=lambda: now)
+    front = await proxy(upstream_api_key="up-" + "u" * 40, clocks=clocks)
     front.upstream.reply = [response(b"{}", status)]
     answer = await front.ask_admin("GET", "/readyz")
+    now += 0.999
     again = await front.ask_admin("GET", "/readyz")
     assert answer.status == again.status == (200 if ready else 503)
     if not ready:
@@ -151,11 +155,14 @@ async def test_readiness_is_the_upstreams(proxy: Launch, status: int, ready: boo
     (request,) = front.upstream.requests
     assert (request.method, request.target) == (b"GET", b"/health")
     assert request.header(b"authorization") is None
+    now += 0.001
+    await front.ask_admin("GET", "/readyz")
+    assert len(front.upstream.requests) == 2
 
 
 async def test_many_who_ask_at_once_make_one_question(proxy: Launch) -> None:
     """Even before the first answer is in."""
-    front = await proxy()
+    front = await proxy(clocks=Clocks(monotonic=lambda: 0.0))
     gate = asyncio.Event()
     front.upstream.reply = [gate, response(b"{}")]
     asking = [asyncio.create_task(front.ask_admin("GET", "/readyz")) for _ in range(5)]
