@@ -4,23 +4,21 @@ In front of the stand-in model server where an answer has to make sense, and of 
 upstream where it must not.
 """
 
-import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import anthropic
 import httpx
 import openai
 import pytest
 import pytest_asyncio
-import uvicorn
+from openai.types.chat import ChatCompletion, ChatCompletionToolParam
 
 from proxy import standin
 from tests.harness import upstream as upstreams
 from tests.harness.running import KEY, Launch, Running
 
-WEATHER = {
+WEATHER: ChatCompletionToolParam = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -34,25 +32,11 @@ WEATHER = {
 }
 
 
-class _Quiet(uvicorn.Server):
-    """Leaves the signals to pytest."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Nothing to capture."""
-        yield
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def model_server() -> AsyncIterator[str]:
     """The stand-in on a real socket; gives its URL."""
-    sock = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(standin.build(word_seconds=0), log_config=None, lifespan="off")
-    server = _Quiet(config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-    server.should_exit = server.force_exit = True
-    await serving
+    async with standin.serving(word_seconds=0) as url:
+        yield url
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -98,20 +82,21 @@ async def test_a_streamed_chat(real: Running) -> None:
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_tool_call(real: Running, streamed: bool) -> None:
     """The bug of record: tools and tool_choice must reach the model."""
+    answer: ChatCompletion
     async with client_of(real) as client:
         if streamed:
             async with client.chat.completions.stream(
                 model="m",
                 messages=[{"role": "user", "content": "weather in Paris?"}],
-                tools=[WEATHER],  # type: ignore[list-item] # a dict as people write it
+                tools=[WEATHER],
                 tool_choice="auto",
             ) as stream:
                 answer = await stream.get_final_completion()
         else:
-            answer = await client.chat.completions.create(  # type: ignore[assignment]
+            answer = await client.chat.completions.create(
                 model="m",
                 messages=[{"role": "user", "content": "weather in Paris?"}],
-                tools=[WEATHER],  # type: ignore[list-item]
+                tools=[WEATHER],
                 tool_choice={"type": "function", "function": {"name": "get_weather"}},
             )
     calls = answer.choices[0].message.tool_calls

@@ -1,0 +1,45 @@
+"""``bulwark check``: what would be in force, without serving."""
+
+import json
+import os
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from proxy import app
+from proxy.cli.failures import EXIT_USAGE, give_up
+from proxy.config import ConfigError, Settings
+from proxy.config.describe import descriptions, shown
+
+
+def check(
+    as_json: bool = typer.Option(False, "--json", help="Print JSON, for scripts."),
+) -> None:
+    """Print the effective settings, secrets redacted, or everything that is wrong with them."""
+    try:
+        settings, keys = app.configure(os.environ)
+    except ConfigError as exc:
+        if not as_json:
+            give_up("the configuration is wrong", exc.problems)
+        typer.echo(json.dumps({"ok": False, "problems": exc.problems}, indent=2))
+        raise typer.Exit(EXIT_USAGE) from None
+    values = _values(settings)
+    if as_json:
+        typer.echo(json.dumps({"ok": True, "keys": len(keys), "settings": values}, indent=2))
+    else:
+        Console().print(_table(values))
+        typer.echo(f"Keys: {len(keys)}. The configuration is right.")
+
+
+def _values(settings: Settings) -> dict[str, str]:
+    """Each setting by its name, as one would write it in the environment."""
+    return {row.name: shown(getattr(settings, row.field)) for row in descriptions()}
+
+
+def _table(values: dict[str, str]) -> Table:
+    table = Table("setting", "value", "unit", "from", title="Effective settings")
+    for row in descriptions():
+        given = row.name in os.environ or f"{row.name}_FILE" in os.environ
+        table.add_row(row.name, values[row.name], row.unit, "environment" if given else "default")
+    return table

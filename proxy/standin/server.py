@@ -1,0 +1,152 @@
+"""The stand-in's routes: those that Bulwark serves, and the engine's own ``/health`` and ``/metrics``."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import struct
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from proxy.standin.dialects import DEFAULT_MODEL, Chat, Completions, Dialect, Messages, Responses
+from proxy.standin.model import answer, count
+
+_DIMENSIONS = 8
+
+
+def build(word_seconds: float = 0.02) -> Starlette:
+    """The application.
+
+    Args:
+        word_seconds: How long the model thinks about each word, streamed or not.
+    """
+    server = _Server(word_seconds)
+    return Starlette(
+        routes=[
+            Route("/v1/models", server.models),
+            Route("/v1/chat/completions", server.generate(Chat()), methods=["POST"]),
+            Route("/v1/completions", server.generate(Completions()), methods=["POST"]),
+            Route("/v1/responses", server.generate(Responses()), methods=["POST"]),
+            Route("/v1/messages", server.generate(Messages()), methods=["POST"]),
+            Route("/v1/messages/count_tokens", server.count_tokens, methods=["POST"]),
+            Route("/v1/embeddings", server.embeddings, methods=["POST"]),
+            Route("/health", server.health),
+            Route("/metrics", server.metrics),
+        ]
+    )
+
+
+class _Server:
+    """The handlers, and the number of answers that are being given."""
+
+    def __init__(self, word_seconds: float) -> None:
+        self._word_seconds = word_seconds
+        self._running = 0
+
+    def generate(self, dialect: Dialect) -> Any:
+        """The handler of a route that generates."""
+
+        async def handler(request: Request) -> Response:
+            body = await _json(request)
+            if body is None:
+                return _bad_request()
+            question = dialect.question(body)
+            said = answer(question)
+            created = int(datetime.now(UTC).timestamp())
+            if question.stream:
+                events = self._paced(dialect.events(question, said, created))
+                return StreamingResponse(events, media_type="text/event-stream")
+            with self._counted():
+                await asyncio.sleep(self._word_seconds * said.completion_tokens)
+            return JSONResponse(dialect.whole(question, said, created))
+
+        return handler
+
+    async def _paced(self, events: Iterator[bytes]) -> AsyncIterator[bytes]:
+        with self._counted():
+            for event in events:
+                yield event
+                await asyncio.sleep(self._word_seconds)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    async def models(self, _: Request) -> Response:
+        """GET ``/v1/models``."""
+        model = {
+            "id": DEFAULT_MODEL,
+            "object": "model",
+            "created": 0,
+            "owned_by": "bulwark",
+            "root": f"/models/{DEFAULT_MODEL}",
+        }
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def count_tokens(self, request: Request) -> Response:
+        """POST ``/v1/messages/count_tokens``."""
+        body = await _json(request)
+        if body is None:
+            return _bad_request()
+        return JSONResponse({"input_tokens": count(Messages().question(body).prompt)})
+
+    async def embeddings(self, request: Request) -> Response:
+        """POST ``/v1/embeddings``: vectors out of a hash, the same for the same text."""
+        body = await _json(request)
+        if body is None:
+            return _bad_request()
+        given = body.get("input")
+        items = given if isinstance(given, list) else [given]
+        in_base64 = body.get("encoding_format") == "base64"
+        data = [
+            {"object": "embedding", "index": index, "embedding": _embed(item, in_base64=in_base64)}
+            for index, item in enumerate(items)
+        ]
+        tokens = sum(count(str(item)) for item in items)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        model = str(body.get("model") or DEFAULT_MODEL)
+        return JSONResponse({"object": "list", "data": data, "model": model, "usage": usage})
+
+    async def health(self, _: Request) -> Response:
+        """GET ``/health``, as vLLM has it: 200 and nothing more."""
+        return Response()
+
+    async def metrics(self, _: Request) -> Response:
+        """GET ``/metrics``: the one figure of vLLM's that shows whether a hang-up got through."""
+        return PlainTextResponse(
+            "# TYPE vllm:num_requests_running gauge\n"
+            f'vllm:num_requests_running{{model_name="{DEFAULT_MODEL}"}} {self._running}\n'
+        )
+
+
+async def _json(request: Request) -> dict[str, Any] | None:
+    """The body, if it is a JSON object."""
+    try:
+        body = json.loads(await request.body())
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _bad_request() -> Response:
+    error = {"message": "not a JSON object", "type": "BadRequestError", "param": None, "code": 400}
+    return JSONResponse({"error": error}, status_code=400)
+
+
+def _embed(item: object, *, in_base64: bool) -> list[float] | str:
+    sha256 = hashlib.sha256(str(item).encode()).digest()
+    vector = [byte / 255 for byte in sha256[:_DIMENSIONS]]
+    if in_base64:
+        return base64.b64encode(struct.pack(f"<{_DIMENSIONS}f", *vector)).decode()
+    return vector

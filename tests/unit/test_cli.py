@@ -1,0 +1,176 @@
+"""The command line, run as people run it: in a process of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from proxy import __version__
+
+KEY = "k" * 40
+TIMEOUT_SECONDS = 20
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """This process's environment with these settings and no other of ours."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PROXY_")}
+    return {**inherited, **{f"PROXY_{name.upper()}": value for name, value in settings.items()}}
+
+
+def bulwark(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """One run of ``bulwark``."""
+    return subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-m", "proxy", *arguments],
+        env=environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def test_the_version() -> None:
+    """On standard output."""
+    run = bulwark("--version")
+    assert (run.returncode, run.stdout) == (0, f"bulwark {__version__}\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "demo", "check"])
+def test_each_command_has_help(command: str) -> None:
+    """And the program lists it."""
+    assert command in bulwark("--help").stdout
+    assert bulwark(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "demo"])
+def test_every_error_is_listed_at_once_and_no_value_with_it(command: str) -> None:
+    """Exit status 2, no traceback, no secret."""
+    run = bulwark(
+        command,
+        max_body_byte="1",
+        max_prompt_chars="-1",
+        max_output_tokens="many",
+        upstream_api_key="sk-canary\nX-Evil: 1",
+        api_keys="short-canary",
+        keys_file="/nonexistent/canary",
+        drain_seconds="soon",
+    )
+    assert run.returncode == 2
+    wrong = ["PROXY_MAX_BODY_BYTE:", "PROXY_MAX_PROMPT_CHARS", "PROXY_MAX_OUTPUT_TOKENS"]
+    wrong += ["PROXY_DRAIN_SECONDS"]
+    if command != "demo":  # which brings its own keys
+        wrong += ["PROXY_UPSTREAM_API_KEY", "PROXY_API_KEYS", "PROXY_KEYS_FILE"]
+    for name in wrong:
+        assert name in run.stderr
+    assert "PROXY_MAX_BODY_BYTES?" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert "canary" not in run.stdout + run.stderr
+
+
+def test_no_key_at_all_is_an_error() -> None:
+    """Unless anonymous access is spelled out."""
+    assert "PROXY_ALLOW_ANONYMOUS" in bulwark("check").stderr
+    assert bulwark("check", allow_anonymous="true").returncode == 0
+
+
+@pytest.mark.parametrize("setting", ["port", "admin_port"])
+def test_a_port_in_use(setting: str) -> None:
+    """Exit status 2, naming it and its setting."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ports = {"port": "0", "admin_port": "0", setting: port}
+        run = bulwark("serve", api_keys=KEY, **ports)
+    assert run.returncode == 2
+    assert f"port {port} (PROXY_{setting.upper()})" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_check_shows_what_is_in_force_and_no_secret() -> None:
+    """As a table for people."""
+    run = bulwark("check", api_keys=f"{KEY},canary{KEY}", upstream_api_key="sk-canary")
+    assert run.returncode == 0
+    assert "PROXY_MAX_PROMPT_CHARS" in run.stdout
+    assert "canary" not in run.stdout
+    assert "Keys: 2." in run.stdout
+
+
+def test_check_speaks_json() -> None:
+    """For scripts, right or wrong."""
+    right = json.loads(bulwark("check", "--json", api_keys=KEY, max_prompt_chars="20000").stdout)
+    assert right["ok"] is True
+    assert right["keys"] == 1
+    assert right["settings"]["PROXY_MAX_PROMPT_CHARS"] == "20000"
+    assert KEY not in json.dumps(right)
+    run = bulwark("check", "--json", max_prompt_chars="0")
+    wrong = json.loads(run.stdout)
+    assert (run.returncode, wrong["ok"]) == (2, False)
+    assert any("PROXY_MAX_PROMPT_CHARS" in problem for problem in wrong["problems"])
+
+
+@pytest.fixture
+def served() -> Iterator[subprocess.Popen[str]]:
+    """``bulwark serve`` on free ports."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proxy", "serve"],
+        env=environment(api_keys=KEY, port="0", admin_port="0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_says_where_and_ends_with_0(
+    served: subprocess.Popen[str], number: signal.Signals
+) -> None:
+    """One line when it listens; a drain at the signal."""
+    assert served.stdout is not None
+    line = json.loads(served.stdout.readline())
+    assert line["event"] == "listening"
+    url = f"http://{line['public']}/healthz"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        assert answer.status == 200
+    served.send_signal(number)
+    out, err = served.communicate(timeout=TIMEOUT_SECONDS)
+    assert served.returncode == 0
+    assert err == ""
+    events = [json.loads(text)["event"] for text in out.splitlines()]
+    assert events[-2:] == ["draining", "stopped"]
+
+
+def test_the_demo_answers_a_chat_through_the_proxy() -> None:
+    """With the URL, a fresh key and a curl line; its log has the request."""
+    run = bulwark("demo", "--once", port="0", admin_port="0")
+    assert run.returncode == 0
+    assert "Is anybody there?" in run.stdout
+    assert "came through the proxy" in run.stdout
+    key = next(word for word in run.stdout.split() if word.startswith("sk-bw-"))
+    assert f"Authorization: Bearer {key}" in run.stdout
+    assert "endpoint=chat.completions status=200 outcome=ok" in run.stderr
+    assert key not in run.stderr
+
+
+def test_the_demo_takes_the_next_port_where_one_is_taken() -> None:
+    """So that it runs on the machine of somebody who is trying things out."""
+    holders = []
+    for port in (8080, 9090):
+        try:
+            holders.append(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue  # taken already: just as well
+    try:
+        run = bulwark("demo", "--once")
+    finally:
+        for holder in holders:
+            holder.close()
+    assert run.returncode == 0
+    assert "http://127.0.0.1:8080/" not in run.stdout
