@@ -1,0 +1,73 @@
+# Each target does all its own set-up in .venv; Python 3.11 or newer and make are all that is needed.
+#
+#   make demo     a chat through the proxy, in front of a stand-in model; then serve until Ctrl-C
+#   make run      serve in front of PROXY_UPSTREAM_URL
+#   make test     every test (make test ARGS="tests/unit -k key")
+#   make lint     ruff, mypy and the direction of imports
+#   make format   what can be corrected by itself
+#   make docs     the README's tables and docker/proxy.env.example, from the code
+#   make lock     both lock files (make lock ARGS=--upgrade)
+#   make clean    remove .venv and every cache
+
+.DEFAULT_GOAL := help
+.PHONY: help demo run test lint format docs lock clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# Not the scripts in bin: their first line has the path of another checkout once this one was moved.
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+help:
+	@sed -n '/^#   make/s/^#   //p' Makefile
+
+demo: $(VENV)/.runtime
+	@$(PY) -m proxy demo $(ARGS)
+
+run: $(VENV)/.runtime
+	@$(PY) -m proxy serve $(ARGS)
+
+test: $(VENV)/.dev
+	$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+format: $(VENV)/.dev
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+docs: $(VENV)/.dev
+	$(PY) -m scripts.docs
+
+# --no-config and no index in the output: whoever installs decides where from, the hashes decide what.
+COMPILE = $(VENV)/bin/uv --no-config --quiet pip compile --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-emit-index-url $(ARGS) pyproject.toml
+
+lock: $(VENV)/.dev
+	$(COMPILE) --group build --output-file requirements.txt
+	$(COMPILE) --group dev --constraint requirements.txt --output-file requirements-dev.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are newer than what was installed from.
+$(VENV)/.runtime: requirements.txt pyproject.toml | $(VENV)/.made
+	@echo "Installing what requirements.txt names into $(VENV) (once) …"
+	@$(PIP) install --require-hashes -r requirements.txt
+	@$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt pyproject.toml | $(VENV)/.made
+	@echo "Installing what requirements-dev.txt names into $(VENV) (once) …"
+	@$(PIP) install --require-hashes -r requirements-dev.txt
+	@$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.made:
+	@python=$$(sh scripts/find-python) && "$$python" -m venv $(VENV)
+	@touch $@
