@@ -65,6 +65,8 @@ class Forward:
     """The terminal ASGI application. The layers before it have found an endpoint and a principal.
 
     Args:
+        slots: Of requests with a body.
+        listing_slots: Of those without, which ask for a list and cost the engine nothing.
         redact: Whether model lists must not show where the models lie (``PROXY_PROFILE=strict``).
         max_body_bytes: The longest body that is read (``PROXY_MAX_BODY_BYTES``).
         max_response_bytes: The longest answer that is passed on (``PROXY_MAX_RESPONSE_BYTES``).
@@ -76,6 +78,7 @@ class Forward:
         *,
         policy: Judge,
         slots: Slots,
+        listing_slots: Slots,
         buffers: BufferBudget,
         lifelines: Lifelines,
         upstream: Upstream,
@@ -87,6 +90,7 @@ class Forward:
     ) -> None:
         self._policy = policy
         self._slots = slots
+        self._listing_slots = listing_slots
         self._buffers = buffers
         self._lifelines = lifelines
         self._upstream = upstream
@@ -121,7 +125,9 @@ class Forward:
                 body = await self._intake.read(context, receive, lifeline, lease)
                 body = self._judged(context, endpoint.body, body)
             lifeline.watch(receive)
-            async with self._slots.hold() as context.queued_seconds:
+            # Apart: clients list the models first, and must not wait behind whole generations.
+            slots = self._slots if endpoint.body is not None else self._listing_slots
+            async with slots.hold() as context.queued_seconds:
                 response = await self._ask(context, endpoint, query, body, lifeline)
                 context.upstream_status = response.status_code
                 await self._answer(context, endpoint, response, send, lifeline)

@@ -56,12 +56,7 @@ def build(
     """
     target = targets.parse(settings.upstream_url)
     transport = transport or transports.build(target)
-    slots = Slots(
-        max_inflight=settings.max_inflight,
-        queue_size=settings.queue_size,
-        queue_timeout_seconds=settings.queue_timeout_seconds,
-        clock=clocks.monotonic,
-    )
+    slots = _slots(settings, clocks)
     parts = _Parts(
         settings=settings,
         clocks=clocks,
@@ -156,6 +151,7 @@ def _forward(parts: _Parts) -> Forward:
             )
         ),
         slots=parts.slots,
+        listing_slots=_slots(settings, parts.clocks),
         buffers=parts.buffers,
         lifelines=parts.lifelines,
         upstream=parts.upstream,
@@ -170,6 +166,15 @@ def _forward(parts: _Parts) -> Forward:
         max_response_bytes=settings.max_response_bytes,
         response_headers=frozenset(name.encode() for name in settings.response_headers),
         redact=settings.profile == "strict",
+    )
+
+
+def _slots(settings: Settings, clocks: Clocks) -> Slots:
+    return Slots(
+        max_inflight=settings.max_inflight,
+        queue_size=settings.queue_size,
+        queue_timeout_seconds=settings.queue_timeout_seconds,
+        clock=clocks.monotonic,
     )
 
 

@@ -91,6 +91,7 @@ class Front:
         self._forward = Forward(
             policy=Policy(Limits()),
             slots=self.slots,
+            listing_slots=self.slots,
             buffers=self.buffers,
             lifelines=self.lifelines,
             upstream=Upstream(transport=self.transport, target=at, api_key=options.api_key),
