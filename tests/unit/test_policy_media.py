@@ -171,6 +171,7 @@ def image(url: object) -> dict[str, Any]:
         pytest.param({"type": "image", "source": {"type": "url", "url": "http://10.0.0.5/"}}, id="an Anthropic URL source"),
         pytest.param({"type": "image", "source": {"type": "base64", "media_type": "image/tiff", "data": encoded("image/png")}}, id="an Anthropic source of another type"),
         pytest.param({"type": "image", "source": {"type": "base64", "media_type": {}, "data": ""}}, id="a media type that is an object"),
+        pytest.param({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": 5}}, id="data that is no string"),
         pytest.param({"type": "image", "source": "x"}, id="a source that is a string"),
         pytest.param({"type": "document", "source": {"type": "text", "data": "x"}}, id="a document"),
         pytest.param({"type": "file", "file": {"file_id": "f"}}, id="a file"),

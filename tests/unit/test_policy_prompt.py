@@ -387,6 +387,14 @@ def test_other_forms_of_conversations_are_refused(kind: BodyKind, body: dict[str
         pytest.param(chat(model="x" * 256, user="x" * 256), 0, id="routing words up to 256"),
         pytest.param(chat(model=None, temperature=0.5, stop=["a"] * 4, seed=1), 0, id="sampling"),
         pytest.param(chat(tools=[{"type": "function", "function": {"name": "f"}}]), 0, id="tools"),
+        pytest.param({"model": "m", "messages": None}, 0, id="messages that are null"),
+        pytest.param(chat(user([1, None])), 5, id="parts that are no parts are rendered"),
+        pytest.param(chat(user(12.5)), 4, id="content that is a number is rendered"),
+        pytest.param(chat({"role": "assistant", "tool_calls": [None, "x"]}), 3, id="odd calls"),
+        pytest.param(
+            chat({"role": "assistant", "function_call": {"arguments": None}}), 0, id="no arguments"
+        ),
+        pytest.param(chat(model={"a": 1}), 19, id="a routing word that is an object is rendered"),
         pytest.param(chat(a=1), 8, id='an unknown number is {"a": 1}'),
         pytest.param(chat(*[user("")] * 64), 0, id="64 messages"),
         pytest.param(chat(*[user("")] * 65), 32, id="65 messages"),
@@ -481,6 +489,22 @@ def test_lists_of_inputs_are_bounded(kind: BodyKind, name: str, limit: int, sett
     assert check(kind, {name: ["x"] * limit}).cost.prompt_chars == limit
     with pytest.raises(TooManyInputs, match=setting):
         check(kind, {name: ["x"] * (limit + 1)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "chars"),
+    [
+        pytest.param(BodyKind.COMPLETIONS, {"prompt": None}, 0, id="no prompt"),
+        pytest.param(BodyKind.COMPLETIONS, {"prompt": []}, 0, id="an empty list of prompts"),
+        pytest.param(BodyKind.COMPLETIONS, {"prompt": [[]]}, 0, id="an empty list of ids"),
+        pytest.param(BodyKind.RERANK, {"query": None}, 0, id="no query"),
+        pytest.param(BodyKind.RESPONSES, {"text": 5}, 11, id="a text that is no object"),
+        pytest.param(BodyKind.RESPONSES, {"text": {"format": None}}, 0, id="no format"),
+    ],
+)
+def test_what_is_absent_counts_nothing(kind: BodyKind, body: dict[str, Any], chars: int) -> None:
+    """The upstream says what it thinks of it."""
+    assert check(kind, body).cost.prompt_chars == chars
 
 
 def test_ids_are_not_entries() -> None:

@@ -14,6 +14,7 @@ from proxy.policy.query import MAX_QUERY_BYTES, check_query
         pytest.param(b"id=task-5&desk-1", id="a word that ends in sk-"),
         pytest.param(b"monkey=1&tokens=2&keyboard=3", id="names that only contain a key's name"),
         pytest.param(b"q=%zz%", id="broken escapes"),
+        pytest.param(b"q=%2525252541", id="escapes of escapes of escapes"),
         pytest.param(b"x=" + b"a" * (MAX_QUERY_BYTES - 2), id="2,048 bytes"),
     ],
 )
