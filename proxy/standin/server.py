@@ -15,8 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from proxy.standin.dialects import DEFAULT_MODEL, Chat, Completions, Dialect, Messages, Responses
+from proxy.standin.chat import Chat, Completions
+from proxy.standin.dialect import DEFAULT_MODEL, Dialect
+from proxy.standin.messages import Messages
 from proxy.standin.model import answer, count
+from proxy.standin.responses import Responses
 
 _DIMENSIONS = 8
 
