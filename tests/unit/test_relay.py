@@ -164,10 +164,14 @@ async def relay(response: httpx.Response, client: Client, max_bytes: int = 100) 
     ],
 )
 async def test_a_complete_answer(chunks: list[bytes], fields: list[tuple[bytes, bytes]]) -> None:
-    """Arrives in the same pieces, with our fields, and the response is closed before its end."""
+    """Arrives in the same pieces, with our fields, and the response is closed before its end.
+
+    Where a length was announced, the last piece is the end: a client that has it may ask again.
+    """
     body, client = Body(*chunks), Client()
     await relay(answer(body, *fields), client)
-    assert [message["body"] for message in client.messages[1:-1]] == chunks
+    pieces = [message["body"] for message in client.messages[1:]]
+    assert pieces == (chunks if fields and chunks else [*chunks, b""])
     assert client.complete
     assert body.closed
     assert client.messages[0]["headers"][-1] == (b"x-own", b"1")
@@ -177,7 +181,7 @@ async def test_a_complete_answer(chunks: list[bytes], fields: list[tuple[bytes, 
     ("body", "fields", "sent"),
     [
         pytest.param(Body(b"ab"), [(b"content-length", b"3")], b"ab", id="shorter than announced"),
-        pytest.param(Body(b"abcd"), [(b"content-length", b"3")], b"abcd", id="longer"),
+        pytest.param(Body(b"abcd"), [(b"content-length", b"3")], b"", id="longer"),
         pytest.param(Body(b"ab", httpx.ReadError("x")), [], b"ab", id="broken off"),
         pytest.param(Body(b"x" * 60, b"x" * 41), [], b"x" * 60, id="one byte over the cap"),
     ],
