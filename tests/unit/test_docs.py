@@ -1,0 +1,104 @@
+"""The documents say what the code does, because they are held to it."""
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from proxy import __version__
+from proxy.auth import keyfile
+from proxy.auth.keys import digest
+from proxy.config import load
+from proxy.config.describe import descriptions
+from proxy.endpoints import ENDPOINTS
+from proxy.errors import Reason
+from scripts import docs
+
+README = docs.README.read_text("utf-8")
+EXAMPLE = docs.EXAMPLE.read_text("utf-8")
+PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("name", ["settings", "errors", "metrics"])
+def test_the_tables_of_the_readme_are_the_codes(name: str) -> None:
+    """If this fails: make docs."""
+    assert docs.tables()[name] in README
+
+
+def test_make_docs_would_change_nothing() -> None:
+    """Neither in the README nor in the example."""
+    assert docs.readme(README) == README
+    assert docs.example() == EXAMPLE
+
+
+def test_a_readme_without_a_place_for_a_table_is_an_error() -> None:
+    """Or a table could get lost and nobody would miss it."""
+    with pytest.raises(ValueError, match="no place for the table metrics"):
+        docs.readme(README.replace("<!-- /metrics -->", ""))
+
+
+def test_every_reason_has_a_row() -> None:
+    """The closed set of reasons is the table of errors."""
+    assert {cls.reason for cls in docs.concrete_errors()} == set(Reason)
+
+
+def test_the_example_loads_once_its_lines_are_uncommented() -> None:
+    """Each value in it is its setting's default."""
+    lines = re.findall(r"^#(PROXY_[A-Z_]+)=(.+)$", EXAMPLE, re.MULTILINE)
+    settings = load(dict(lines) | {"PROXY_ALLOW_ANONYMOUS": "true"})
+    assert settings == load({"PROXY_ALLOW_ANONYMOUS": "true"})
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docker/proxy.env.example"])
+def test_no_page_names_a_setting_that_does_not_exist(page: str) -> None:
+    """A knob in a document that nothing turns is a lie."""
+    known = {name for row in descriptions() for name in (row.name, f"{row.name}_FILE")}
+    named = set(re.findall(r"\bPROXY_[A-Z_]*[A-Z]\b", (docs.ROOT / page).read_text("utf-8")))
+    assert named <= known
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    """Within the repository."""
+    for link in re.findall(r"\]\(([^)]+)\)", (docs.ROOT / page).read_text("utf-8")):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        text = (docs.ROOT / (path or page)).read_text("utf-8")
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in headings}
+        assert not anchor or anchor in anchors
+
+
+def test_every_endpoint_is_listed() -> None:
+    """By method and path."""
+    for row in ENDPOINTS:
+        assert f"{row.method} {row.path.decode()}" in README
+
+
+def test_the_recipe_for_a_key_makes_an_entry_that_loads() -> None:
+    """The entry is of the key that is printed above it."""
+    (recipe,) = re.findall(r"python - <<'EOF'\n(.*?)EOF", README, re.DOTALL)
+    run = subprocess.run(  # noqa: S603 -- our own text
+        [sys.executable, "-c", recipe], cwd=docs.ROOT, capture_output=True, text=True, check=True
+    )
+    key = run.stdout.splitlines()[0].removeprefix("# ")
+    (record,) = keyfile.parse(run.stdout)
+    assert record.sha256 == digest(key.encode())
+    assert record.key_id in key
+
+
+def test_every_target_of_make_is_explained() -> None:
+    """What people may call is in the Makefile's own list."""
+    text = (docs.ROOT / "Makefile").read_text("utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.+)$", text, re.MULTILINE)
+    explained = set(re.findall(r"^#   make (\w+)", text, re.MULTILINE))
+    assert explained == set(phony.split()) - {"help"}
+
+
+def test_one_version() -> None:
+    """The package and its metadata do not disagree."""
+    project = tomllib.loads((docs.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["version"] == __version__
