@@ -11,13 +11,16 @@ from typing import Any
 from proxy.errors import InvalidValue
 from proxy.policy import media, tables
 from proxy.policy.fields import RefusedFields
-from proxy.policy.lengths import arguments_chars, member_chars, rendered_chars
+from proxy.policy.lengths import arguments_chars, escape_chars, member_chars, rendered_chars
 
 # Members that SDKs send as null when they replay a message.
 _OFTEN_NULL = frozenset({"tool_calls", "function_call", "audio", "annotations", "cache_control"})
 
 # Members of messages and items that hold text or parts. vLLM takes a part for `reasoning` too.
 _CONTENT = frozenset({"content", "output", "summary", "reasoning", "reasoning_content"})
+
+# Roles whose text every template writes as it is. What a tool answered may become a JSON string.
+_PLAIN_ROLES = ("user", "assistant", "system", "developer")
 
 
 class Conversation:
@@ -63,6 +66,8 @@ class Conversation:
                     pass
                 else:
                     self._message_member(key, member, name, index)
+            if message.get("role") not in _PLAIN_ROLES:
+                self.chars += escape_chars(message.get("content"))
 
     def content(self, where: str, value: object, *, nested: bool = False) -> None:
         """Counts content: a string, a part, or a list of parts, themselves strings or objects.
@@ -91,6 +96,7 @@ class Conversation:
     def _message_member(self, key: str, value: object, name: str, index: int) -> None:
         if key in _CONTENT:
             self.content(f"{name}[{index}].{key}", value)
+            self.chars += escape_chars(value) if key == "output" else 0
         elif key == "tool_calls" and type(value) is list:
             self.items += len(value)
             for call in value:
@@ -109,6 +115,7 @@ class Conversation:
         for key, value in part.items():
             if key == "content" and not nested:
                 self.content(f"{where}.content", value, nested=True)
+                self.chars += escape_chars(value)
             elif key == "input":
                 self.chars += rendered_chars(value)
             else:

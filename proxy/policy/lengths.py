@@ -1,9 +1,13 @@
 """How long a JSON value is: as compact JSON, and as a chat template may write it."""
 
 import json
+from typing import Any
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _RENDERED = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+
+_INDENT = 4
+_QUOTES = 2
 
 
 def compact_chars(value: object) -> int:
@@ -24,6 +28,47 @@ def rendered_chars(value: object) -> int:
 def member_chars(name: str, value: object) -> int:
     """Characters of a member of a rendered structure: its key, its value and the punctuation."""
     return len(_RENDERED({name: value}))
+
+
+def indentation_chars(value: object) -> int:
+    """Characters that ``tojson(indent=4)`` puts between those of the compact form.
+
+    Llama 3's template writes tools so. Line breaks and spaces are paid by depth, not by content:
+    20 KB of ones inside 55 brackets became 2.4 million characters in a real vLLM, whose one loop
+    took 3.5 s to tokenize them.
+    """
+    chars, indent = 0, _INDENT
+    layer: list[Any] = [value] if type(value) in (dict, list) else []
+    while layer:
+        members = sum(len(node) for node in layer)
+        keys = sum(len(node) for node in layer if type(node) is dict)
+        brackets = sum(bool(node) for node in layer)
+        # A line for each member, and one for the closing bracket; a space behind each colon.
+        chars += members * (1 + indent) + brackets * (1 + indent - _INDENT) + keys
+        indent += _INDENT
+        layer = [
+            child
+            for node in layer
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+    return chars
+
+
+def escape_chars(content: object) -> int:
+    """Characters that content grows by where a template writes it as a JSON string.
+
+    Llama 3's template does so with what tools answered: ``{"output": content} | tojson`` makes six
+    characters of a control character, two of a line break or a quotation mark.
+
+    Args:
+        content: A string, or a list of parts.
+    """
+    if type(content) is str:
+        return rendered_chars(content) - _QUOTES - len(content)
+    if type(content) is list:
+        return sum(escape_chars(part) for part in content if type(part) is not list)
+    return escape_chars(content["text"]) if type(content) is dict and "text" in content else 0
 
 
 def arguments_chars(text: str) -> int:

@@ -20,13 +20,17 @@ from proxy.policy.body import deeper_than
 from proxy.policy.conversation import Conversation
 from proxy.policy.fields import RefusedFields
 from proxy.policy.inputs import input_chars, text_chars
-from proxy.policy.lengths import compact_chars, member_chars
+from proxy.policy.lengths import compact_chars, indentation_chars, member_chars
 from proxy.policy.limits import Limits
 
 # Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
 # characters. The first of them are what any conversation has.
 _FREE_ITEMS = 64
 _CHARS_PER_ITEM = 32
+
+# Tools count as compact JSON, but a template may indent them. Real ones grow to two or three times
+# their size by that, so up to four times is free; what grows by more counts for it.
+_INDENTED_TO_COMPACT = 4
 
 MAX_INPUTS = 2_048
 
@@ -166,7 +170,9 @@ def _schema(count: PromptCount, name: str, value: object) -> None:
         raise ToolsTooLarge(
             f"{name} is nested more than {tables.MAX_SCHEMA_DEPTH} levels deep.", param=name
         )
-    count.schema_chars += compact_chars(value)
+    compact = compact_chars(value)
+    indented = compact + indentation_chars(value)
+    count.schema_chars += max(compact, indented // _INDENTED_TO_COMPACT)
 
 
 def _routing(count: PromptCount, name: str, value: object) -> None:

@@ -15,6 +15,7 @@ from proxy.errors import (
     TooManyInputs,
 )
 from proxy.policy import Limits, Policy, Verdict
+from proxy.policy.lengths import compact_chars, indentation_chars
 
 CAP = 10_000
 FREE = 64  # messages, items, parts and tool calls that count nothing themselves
@@ -581,3 +582,97 @@ def test_every_refusal_is_a_refusal() -> None:
     for error in (ContextLengthExceeded, InvalidValue, ParametersTooLarge, ToolsTooLarge):
         assert issubclass(error, Refusal)
         assert error.status == 400
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({}, id="an empty object"),
+        pytest.param("a", id="a string"),
+        pytest.param([[1, 2, [3]], [], {"a": {}}], id="arrays"),
+        pytest.param({"a": {"b": [1, {"c": None}]}, "d": []}, id="objects"),
+        pytest.param([[[[[[1] * 100]]]]], id="deep"),
+    ],
+)
+def test_indentation_is_what_a_template_writes(value: object) -> None:
+    """It is the difference between the compact and the indented form."""
+    indented = json.dumps(value, indent=4, ensure_ascii=False)
+
+    assert compact_chars(value) + indentation_chars(value) == len(indented)
+
+
+def test_tools_that_indentation_multiplies_count_a_quarter_of_that() -> None:
+    """Llama 3's template made 2.4 million characters of 20 KB inside 55 brackets."""
+    nested: object = [1] * 10_000
+    for _ in range(55):
+        nested = [nested]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"x": nested}}}]
+
+    with pytest.raises(ToolsTooLarge):
+        check(BodyKind.CHAT, chat(user("hi"), tools=tools))
+
+
+def test_tools_as_agents_send_them_count_as_compact_json() -> None:
+    """Four times their size is more than indentation makes of real ones."""
+    city = {"type": "string", "description": "The city and state, such as Paris, France"}
+    units = {"type": "string", "enum": ["celsius", "fahrenheit"], "description": "The unit"}
+    parameters = {
+        "type": "object",
+        "properties": {"where": {"type": "array", "items": city}, "units": units},
+        "required": ["where"],
+    }
+    function = {"name": "get_weather", "description": "The weather now", "parameters": parameters}
+    tools = [{"type": "function", "function": function}] * 20
+
+    verdict = check(BodyKind.CHAT, chat(user("hi"), tools=tools))
+
+    assert verdict.cost.schema_chars == compact_chars(tools)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        pytest.param(
+            BodyKind.CHAT, chat({"role": "tool", "content": "\x01\n"}), id="a tool message"
+        ),
+        pytest.param(
+            BodyKind.CHAT,
+            chat({"role": "tool", "content": [{"type": "text", "text": "\x01\n"}]}),
+            id="a part of one",
+        ),
+        pytest.param(
+            BodyKind.CHAT, chat({"role": "tool", "content": ["\x01\n"]}), id="a string part of one"
+        ),
+        pytest.param(
+            BodyKind.MESSAGES,
+            chat(user([{"type": "tool_result", "content": "\x01\n"}])),
+            id="a tool result",
+        ),
+        pytest.param(
+            BodyKind.MESSAGES,
+            chat(user([{"type": "tool_result", "content": [{"type": "text", "text": "\x01\n"}]}])),
+            id="a part of a tool result",
+        ),
+        pytest.param(
+            BodyKind.RESPONSES,
+            {"input": [{"type": "function_call_output", "output": "\x01\n"}]},
+            id="a function's output",
+        ),
+    ],
+)
+def test_what_a_tool_answered_counts_as_a_json_string(kind: BodyKind, body: dict[str, Any]) -> None:
+    """Llama 3's template escapes it: 9,990 control characters became 60,000."""
+    assert check(kind, body).cost.prompt_chars == len(r"\u0001\n")
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
+def test_other_text_counts_as_it_is(role: str) -> None:
+    """No template escapes it."""
+    assert check(BodyKind.CHAT, chat({"role": role, "content": '"\x01\n'})).cost.prompt_chars == 3
+
+
+def test_a_custom_role_may_be_a_tools() -> None:
+    """Llama 3's is called ipython."""
+    verdict = check(BodyKind.CHAT, chat({"role": "ipython", "content": "\n"}))
+
+    assert verdict.cost.prompt_chars == len("ipython") + 2
