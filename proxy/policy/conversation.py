@@ -11,7 +11,7 @@ from typing import Any
 from proxy.errors import InvalidValue
 from proxy.policy import media, tables
 from proxy.policy.fields import RefusedFields
-from proxy.policy.lengths import arguments_chars, escape_chars, member_chars, rendered_chars
+from proxy.policy.lengths import arguments_size, escape_chars, member_chars, rendered_chars
 
 # Members that SDKs send as null when they replay a message.
 _OFTEN_NULL = frozenset({"tool_calls", "function_call", "audio", "annotations", "cache_control"})
@@ -29,16 +29,18 @@ class Conversation:
     Attributes:
         chars: Counted characters.
         items: Messages, input items, parts and tool calls.
+        arguments: Members of the arguments of all tool calls.
         media_parts: Images and sounds.
     """
 
-    __slots__ = ("_fields", "_max_chars", "chars", "items", "media_parts")
+    __slots__ = ("_fields", "_max_chars", "arguments", "chars", "items", "media_parts")
 
     def __init__(self, fields: RefusedFields, max_chars: int) -> None:
         self._fields = fields
         self._max_chars = max_chars
         self.chars = 0
         self.items = 0
+        self.arguments = 0
         self.media_parts = 0
 
     def messages(self, name: str, value: object) -> None:
@@ -117,7 +119,7 @@ class Conversation:
                 self.content(f"{where}.content", value, nested=True)
                 self.chars += escape_chars(value)
             elif key == "input":
-                self.chars += rendered_chars(value)
+                self._structured_arguments(value)
             else:
                 self._text_member(key, value)
 
@@ -153,9 +155,15 @@ class Conversation:
         if type(value) is str:
             # Over the cap already: the exact excess is not worth a second parse.
             over = self.chars + len(value) > self._max_chars
-            self.chars += len(value) if over else arguments_chars(value)
+            chars, members = (len(value), 0) if over else arguments_size(value)
+            self.chars += chars
+            self.arguments += members
         elif value is not None:
-            self.chars += rendered_chars(value)
+            self._structured_arguments(value)
+
+    def _structured_arguments(self, value: object) -> None:
+        self.chars += rendered_chars(value)
+        self.arguments += len(value) if type(value) is dict else 0
 
     def _text_member(self, key: str, value: object) -> None:
         if key in tables.MESSAGE_TEXT and (value is None or type(value) is str):

@@ -71,13 +71,14 @@ def escape_chars(content: object) -> int:
     return escape_chars(content["text"]) if type(content) is dict and "text" in content else 0
 
 
-def arguments_chars(text: str) -> int:
-    """Characters of tool-call arguments given as a string, as a template may write them.
+def arguments_size(text: str) -> tuple[int, int]:
+    """Characters of tool-call arguments given as a string, as a template may write them, and members.
 
     vLLM parses such a string with ``json.loads`` and hands the object to the template
     (``_postprocess_messages``), so the same parser decides here. What it does not read stays text.
     """
     try:
-        return max(len(text), rendered_chars(json.loads(text)))
+        value = json.loads(text)
+        return max(len(text), rendered_chars(value)), len(value) if type(value) is dict else 0
     except (ValueError, RecursionError):
-        return len(text)
+        return len(text), 0

@@ -24,7 +24,8 @@ from proxy.policy.lengths import compact_chars, indentation_chars, member_chars
 from proxy.policy.limits import Limits
 
 # Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
-# characters. The first of them are what any conversation has.
+# characters. Qwen3-Coder's wraps every argument of a tool call: 980 of them, in 9,500 characters, made
+# 30,000. The first of each are what any conversation has.
 _FREE_ITEMS = 64
 _CHARS_PER_ITEM = 32
 
@@ -78,8 +79,8 @@ class PromptCount:
                 _schema(self, name, value)
             else:
                 self.conversation.chars += member_chars(name, value)
-        beyond = self.conversation.items - _FREE_ITEMS
-        self.conversation.chars += _CHARS_PER_ITEM * max(0, beyond)
+        for markup in (self.conversation.items, self.conversation.arguments):
+            self.conversation.chars += _CHARS_PER_ITEM * max(0, markup - _FREE_ITEMS)
         self._hold_against_caps()
 
     @property
@@ -97,8 +98,9 @@ class PromptCount:
         self._hold_against_prompt_cap(limits.max_prompt_chars)
         if self.schema_chars > limits.max_schema_chars:
             raise ToolsTooLarge(
-                f"Tools and output schemas have {self.schema_chars:,} characters of compact JSON; "
-                f"the limit is {limits.max_schema_chars:,} (PROXY_MAX_SCHEMA_CHARS)."
+                f"Tools and output schemas count {self.schema_chars:,} characters (of compact "
+                f"JSON, or a quarter of the indented form where that is more); the limit is "
+                f"{limits.max_schema_chars:,} (PROXY_MAX_SCHEMA_CHARS)."
             )
         if self.sampling_chars > tables.MAX_SAMPLING_CHARS:
             raise ParametersTooLarge(

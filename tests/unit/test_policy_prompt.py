@@ -676,3 +676,43 @@ def test_a_custom_role_may_be_a_tools() -> None:
     verdict = check(BodyKind.CHAT, chat({"role": "ipython", "content": "\n"}))
 
     assert verdict.cost.prompt_chars == len("ipython") + 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        pytest.param(
+            BodyKind.CHAT,
+            lambda arguments: {
+                "role": "assistant",
+                "tool_calls": [{"function": {"arguments": arguments}}],
+            },
+            id="an object",
+        ),
+        pytest.param(
+            BodyKind.CHAT,
+            lambda arguments: {
+                "role": "assistant",
+                "tool_calls": [{"function": {"arguments": json.dumps(arguments)}}],
+            },
+            id="a string",
+        ),
+        pytest.param(
+            BodyKind.MESSAGES,
+            lambda arguments: {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "input": arguments}],
+            },
+            id="a tool_use's input",
+        ),
+    ],
+)
+def test_arguments_beyond_the_free_ones_count_their_markup(kind: BodyKind, message: Any) -> None:
+    """Qwen3-Coder's template wraps each: 9,534 characters of 980 arguments became 30,273."""
+
+    def chars(members: int) -> int:
+        arguments = {f"k{index:02}": 1 for index in range(members)}
+        return check(kind, chat(message(arguments))).cost.prompt_chars
+
+    assert chars(FREE) - chars(FREE - 1) == len('"k00": 1, ')
+    assert chars(FREE + 1) - chars(FREE) == len('"k00": 1, ') + 32
