@@ -16,11 +16,10 @@ from proxy.errors import (
     TooManyInputs,
 )
 from proxy.policy import tables
-from proxy.policy.body import deeper_than
 from proxy.policy.conversation import Conversation
 from proxy.policy.fields import RefusedFields
 from proxy.policy.inputs import input_chars, text_chars
-from proxy.policy.lengths import compact_chars, indentation_chars, member_chars
+from proxy.policy.lengths import compact_chars, indentation, member_chars
 from proxy.policy.limits import Limits
 
 # Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
@@ -168,13 +167,13 @@ def _response_text(count: PromptCount, name: str, value: object) -> None:
 def _schema(count: PromptCount, name: str, value: object) -> None:
     if value is None:
         return
-    if deeper_than(value, tables.MAX_SCHEMA_DEPTH):
+    levels, added = indentation(value)
+    if levels > tables.MAX_SCHEMA_DEPTH:
         raise ToolsTooLarge(
             f"{name} is nested more than {tables.MAX_SCHEMA_DEPTH} levels deep.", param=name
         )
     compact = compact_chars(value)
-    indented = compact + indentation_chars(value)
-    count.schema_chars += max(compact, indented // _INDENTED_TO_COMPACT)
+    count.schema_chars += max(compact, (compact + added) // _INDENTED_TO_COMPACT)
 
 
 def _routing(count: PromptCount, name: str, value: object) -> None:

@@ -15,7 +15,7 @@ from proxy.errors import (
     TooManyInputs,
 )
 from proxy.policy import Limits, Policy, Verdict
-from proxy.policy.lengths import compact_chars, indentation_chars
+from proxy.policy.lengths import compact_chars, indentation
 
 CAP = 10_000
 FREE = 64  # messages, items, parts and tool calls that count nothing themselves
@@ -585,20 +585,20 @@ def test_every_refusal_is_a_refusal() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("value", "levels"),
     [
-        pytest.param({}, id="an empty object"),
-        pytest.param("a", id="a string"),
-        pytest.param([[1, 2, [3]], [], {"a": {}}], id="arrays"),
-        pytest.param({"a": {"b": [1, {"c": None}]}, "d": []}, id="objects"),
-        pytest.param([[[[[[1] * 100]]]]], id="deep"),
+        pytest.param({}, 1, id="an empty object"),
+        pytest.param("a", 0, id="a string"),
+        pytest.param([[1, 2, [3]], [], {"a": {}}], 3, id="arrays"),
+        pytest.param({"a": {"b": [1, {"c": None}]}, "d": []}, 4, id="objects"),
+        pytest.param([[[[[[1] * 100]]]]], 6, id="deep"),
     ],
 )
-def test_indentation_is_what_a_template_writes(value: object) -> None:
+def test_indentation_is_what_a_template_writes(value: object, levels: int) -> None:
     """It is the difference between the compact and the indented form."""
     indented = json.dumps(value, indent=4, ensure_ascii=False)
 
-    assert compact_chars(value) + indentation_chars(value) == len(indented)
+    assert indentation(value) == (levels, len(indented) - compact_chars(value))
 
 
 def test_tools_that_indentation_multiplies_count_a_quarter_of_that() -> None:
