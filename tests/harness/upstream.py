@@ -277,6 +277,9 @@ class Connection(asyncio.Protocol):
         match step:
             case bytes():
                 await self._writable.wait()
+                if self.transport.is_closing():
+                    # A script without end would never let the loop say that it is over.
+                    await self.closed.wait()
                 self.transport.write(step)
             case asyncio.Event():
                 await step.wait()
