@@ -6,6 +6,7 @@ import os
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from proxy import app
 from proxy.cli.failures import EXIT_USAGE, give_up
@@ -38,8 +39,15 @@ def _values(settings: Settings) -> dict[str, str]:
 
 
 def _table(values: dict[str, str]) -> Table:
-    table = Table("setting", "value", "unit", "from", title="Effective settings")
+    # A name or a value that is cut off is of no use, however narrow the terminal or the pipe is.
+    table = Table(title="Effective settings")
+    table.add_column("setting", no_wrap=True, min_width=max(map(len, values)))
+    table.add_column("value", overflow="fold")
+    table.add_column("unit")
+    table.add_column("from")
     for row in descriptions():
         given = row.name in os.environ or f"{row.name}_FILE" in os.environ
-        table.add_row(row.name, values[row.name], row.unit, "environment" if given else "default")
+        table.add_row(
+            row.name, Text(values[row.name]), row.unit, "environment" if given else "default"
+        )
     return table

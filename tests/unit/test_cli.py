@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy import __version__
+from proxy.config.describe import descriptions
 
 KEY = "k" * 40
 TIMEOUT_SECONDS = 20
@@ -95,7 +96,8 @@ def test_check_shows_what_is_in_force_and_no_secret() -> None:
     """As a table for people."""
     run = bulwark("check", api_keys=f"{KEY},canary{KEY}", upstream_api_key="sk-canary")
     assert run.returncode == 0
-    assert "PROXY_MAX_PROMPT_CHARS" in run.stdout
+    for row in descriptions():
+        assert f" {row.name} " in run.stdout
     assert "canary" not in run.stdout
     assert "Keys: 2." in run.stdout
 
