@@ -5,7 +5,10 @@ is written by hand.
 """
 
 import inspect
-from collections.abc import Iterable, Iterator
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -13,6 +16,9 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from proxy import __version__, errors
 from proxy.config.describe import descriptions
+from proxy.context import RequestContext
+from proxy.errors import Reason
+from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Gauges, Metrics
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,10 +32,69 @@ _EXAMPLE_HEAD = """\
 # tells all that is wrong at once. A secret NAME may be given as the path of a file, in NAME_FILE.
 """
 
+ADVICE: Mapping[Reason, str] = {
+    Reason.MISSING_API_KEY: "Send one `Authorization: Bearer KEY`, or `x-api-key` to Anthropic's routes.",
+    Reason.INVALID_API_KEY: "Ask the owner for a key; the owner looks at `expires` and `disabled`.",
+    Reason.NOT_FOUND: "Look at the base URL: it ends in `/v1`, without a slash. `PROXY_ENDPOINTS` adds routes.",
+    Reason.METHOD_NOT_ALLOWED: "Use the method in `Allow`.",
+    Reason.REQUEST_TIMEOUT: "Send faster, or set `PROXY_BODY_TIMEOUT_SECONDS`.",
+    Reason.BODY_TOO_LARGE: "Send less, or set `PROXY_MAX_BODY_BYTES`.",
+    Reason.TARGET_TOO_LONG: "Put it into the body: a query may have 2 KiB, the target 8 KiB.",
+    Reason.UNSUPPORTED_MEDIA_TYPE: "Send JSON in UTF-8, uncompressed, as `application/json`.",
+    Reason.MISDIRECTED_REQUEST: "Ask by loopback, or name the host in `PROXY_ADMIN_HOSTS`.",
+    Reason.HEAD_TOO_LARGE: "Send at most 100 fields in 32 KiB.",
+    Reason.INVALID_HTTP: "Look for a broken client or intermediary.",
+    Reason.KEY_IN_QUERY: "Send the key in a header, and replace this one: it may be in logs by now.",
+    Reason.INVALID_JSON: "Send one JSON object without duplicate keys, NaN or lone surrogates.",
+    Reason.BODY_TOO_COMPLEX: "Send less structure: at most 100 levels, and see the caps.",
+    Reason.INVALID_VALUE: "Correct the field in `param`.",
+    Reason.CONTEXT_LENGTH_EXCEEDED: "Compact the conversation, or set `PROXY_MAX_PROMPT_CHARS`.",
+    Reason.TOOLS_TOO_LARGE: "Offer fewer or flatter tools, or set `PROXY_MAX_SCHEMA_CHARS`.",
+    Reason.PARAMETERS_TOO_LARGE: "Shorten `stop`, `logit_bias` or `metadata`.",
+    Reason.OUTPUT_TOO_LARGE: "Ask for less, or set `PROXY_MAX_OUTPUT_TOKENS` or `PROXY_OUTPUT_OVERFLOW`.",
+    Reason.TOO_MANY_CHOICES: "Ask for fewer, or set `PROXY_MAX_CHOICES`.",
+    Reason.TOO_MANY_INPUTS: "Send several requests.",
+    Reason.FIELD_REFUSED: "Leave it out, or name it in `PROXY_ALLOW_FIELDS`.",
+    Reason.MEDIA_REFUSED: "Send it inline in base64, or set `PROXY_MAX_MEDIA_PARTS`.",
+    Reason.OVERLOADED: "Try again after `Retry-After`; the message names what is full.",
+    Reason.SHUTTING_DOWN: "Try again after `Retry-After`.",
+    Reason.INTERNAL_ERROR: "Report it, with the line of the log that has its request id.",
+    Reason.UPSTREAM_ERROR: "Look at the message, at `PROXY_UPSTREAM_API_KEY` and at the engine's log.",
+    Reason.UPSTREAM_UNAVAILABLE: "Wait while a model loads; else look at the engine and `PROXY_UPSTREAM_URL`.",
+    Reason.UPSTREAM_TIMEOUT: "Try again; the message names the time-out.",
+    Reason.CLIENT_DISCONNECTED: "Nothing. Many of them: look for a time-out in the client or the tunnel.",
+}
+"""What to do about each error; the operator's part is the setting."""
+
+LOG_FIELDS: Mapping[str, str] = {
+    "timestamp": "When it ended, in UTC.",
+    "level": "`debug`, `info`, `warning` or `error`.",
+    "event": "`request`.",
+    "request_id": "As in `X-Request-Id`, at the client and at the upstream.",
+    "client": "The address that connected (a tunnel's is its own), or `unix`.",
+    "key_id": "Public id of the key, `env-1`, … or `anonymous`; null where nobody was let in.",
+    "method": "The method, or `other`.",
+    "endpoint": "As in `PROXY_ENDPOINTS`, `healthz` or `admin`; null for any other path.",
+    "status": "What the client was told; 499 where it had left.",
+    "outcome": "`ok`, or the code of the error.",
+    "upstream_status": "What the upstream said; null if it was not asked or said nothing.",
+    "stream": "Whether the request asked for a stream.",
+    "bytes_in": "Bytes of the request's body.",
+    "bytes_out": "Bytes of the response's body.",
+    "prompt_chars": "What counted against the prompt cap.",
+    "output_tokens_bound": "The most that may be generated, over all sequences.",
+    "clamped": "What was lowered, as in `X-Bulwark-Clamped`.",
+    "queued_seconds": "How long it waited for a slot.",
+    "first_byte_seconds": "From its head to the first byte of the response's body.",
+    "duration_seconds": "From its head to its end.",
+    "fault": "Only on faults: classes of exceptions and, of a bug, where. Never a message.",
+}
+"""What each field of a request's line says."""
+
 
 def tables() -> dict[str, str]:
     """The README's tables by the name of their markers."""
-    return {"settings": _settings(), "errors": _errors(), "metrics": _metrics()}
+    return {"settings": _settings(), "errors": _errors(), "metrics": _metrics(), "log": _log()}
 
 
 def readme(text: str) -> str:
@@ -78,6 +143,16 @@ def series() -> Iterator[MetricWrapperBase]:
             yield collector
 
 
+def log_fields() -> list[str]:
+    """The fields of the line of a request that failed, which has all of them."""
+    stream = io.BytesIO()
+    log = Log(stream, form="json", level="debug", now=lambda: datetime.now(UTC))
+    context = RequestContext(request_id="", method="GET", client="", headers=[], started=0)
+    context.fault = "some"
+    log.request(context, ended=0)
+    return list(json.loads(stream.getvalue()))
+
+
 def _settings() -> str:
     return _table(
         ("name", "unit", "default", "bound", "meaning"),
@@ -96,9 +171,9 @@ def _settings() -> str:
 
 def _errors() -> str:
     return _table(
-        ("status", "code", "meaning"),
+        ("status", "code", "meaning", "what to do"),
         (
-            (str(cls.status), f"`{cls.reason}`", _first_line(cls.__doc__))
+            (str(cls.status), f"`{cls.reason}`", _first_line(cls.__doc__), ADVICE[cls.reason])
             for cls in concrete_errors()
         ),
     )
@@ -108,6 +183,10 @@ def _metrics() -> str:
     return _table(
         ("name", "type", "labels", "meaning"), (_metric(collector) for collector in series())
     )
+
+
+def _log() -> str:
+    return _table(("field", "meaning"), ((f"`{name}`", LOG_FIELDS[name]) for name in log_fields()))
 
 
 def _metric(collector: MetricWrapperBase) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The documents say what the code does, because they are held to it."""
 
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from proxy.config import load
 from proxy.config.describe import descriptions
 from proxy.endpoints import ENDPOINTS
 from proxy.errors import Reason
+from proxy.policy.lengths import rendered_chars
 from scripts import docs
 
 README = docs.README.read_text("utf-8")
@@ -21,7 +23,7 @@ EXAMPLE = docs.EXAMPLE.read_text("utf-8")
 PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"]
 
 
-@pytest.mark.parametrize("name", ["settings", "errors", "metrics"])
+@pytest.mark.parametrize("name", ["settings", "errors", "metrics", "log"])
 def test_the_tables_of_the_readme_are_the_codes(name: str) -> None:
     """If this fails: make docs."""
     assert docs.tables()[name] in README
@@ -42,6 +44,12 @@ def test_a_readme_without_a_place_for_a_table_is_an_error() -> None:
 def test_every_reason_has_a_row() -> None:
     """The closed set of reasons is the table of errors."""
     assert {cls.reason for cls in docs.concrete_errors()} == set(Reason)
+
+
+def test_every_reason_has_advice_and_every_field_a_meaning() -> None:
+    """And nothing is explained that no longer exists."""
+    assert set(docs.ADVICE) == set(Reason)
+    assert list(docs.LOG_FIELDS) == docs.log_fields()
 
 
 def test_the_example_loads_once_its_lines_are_uncommented() -> None:
@@ -76,6 +84,19 @@ def test_every_endpoint_is_listed() -> None:
     """By method and path."""
     for row in ENDPOINTS:
         assert f"{row.method} {row.path.decode()}" in README
+
+
+def test_the_example_of_a_key_file_loads() -> None:
+    """With every field that there is."""
+    (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (record,) = keyfile.parse(text)
+    assert (record.key_id, record.name) == ("k3v9x2ab", "alice")
+
+
+def test_a_structure_counts_as_the_readme_says() -> None:
+    """With the space that Python puts behind a colon."""
+    (json_text, chars) = re.findall(r"`(\{[^`]+\})` counts (\d+)", README)[0]
+    assert rendered_chars(json.loads(json_text)) == int(chars)
 
 
 def test_the_recipe_for_a_key_makes_an_entry_that_loads() -> None:
