@@ -21,6 +21,7 @@ from proxy.config.values import (
     HostNames,
     Origins,
     Port,
+    RefusedFieldNames,
     Seconds,
     Unusable,
     UpstreamKey,
@@ -138,7 +139,7 @@ class Settings(BaseSettings):
     )
     max_schema_chars: int = _setting(
         64_000,
-        "Tools and output schemas of one request, as compact JSON.",
+        "Tools and output schemas of one request: compact JSON, or a quarter of it indented if more.",
         unit="characters",
         ge=1,
         le=16 * _MIB,
@@ -180,9 +181,9 @@ class Settings(BaseSettings):
         ge=_KIB,
         le=64 * _GIB,
     )
-    allow_fields: FieldNames = _setting(
+    allow_fields: RefusedFieldNames = _setting(
         (),
-        "Request fields taken out of the table of refused ones.",
+        "Request fields taken out of the table of refused ones; a name that is not in it is an error.",
         bound="field names, comma separated",
     )
     deny_fields: FieldNames = _setting(

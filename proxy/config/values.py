@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from proxy.endpoints import ENDPOINTS
 from proxy.headers import may_be_relayed
+from proxy.policy.fields import is_known
 from proxy.upstream import target
 
 MIN_KEY_CHARS = 32
@@ -140,6 +141,11 @@ EndpointNames = Annotated[
 FieldNames = Annotated[
     _List,
     _each(lambda name: _FIELD_NAME.fullmatch(name) is not None, "the name of a request field"),
+]
+RefusedFieldNames = Annotated[
+    _List,
+    # A misspelt one would leave the field refused, and nobody would know why.
+    _each(is_known, "the name of a field that is refused (see proxy/policy/fields.py)"),
 ]
 HeaderNames = Annotated[
     _List,

@@ -401,8 +401,8 @@ def test_names_that_ignore_case_are_kept_in_one() -> None:
             id="less than one token each",
         ),
         pytest.param(
-            {"PROXY_ALLOW_FIELDS": "a,b", "PROXY_DENY_FIELDS": "b,c"},
-            {"PROXY_ALLOW_FIELDS": "a,b", "PROXY_DENY_FIELDS": "c"},
+            {"PROXY_ALLOW_FIELDS": "echo,priority", "PROXY_DENY_FIELDS": "echo,c"},
+            {"PROXY_ALLOW_FIELDS": "echo,priority", "PROXY_DENY_FIELDS": "c"},
             "PROXY_ALLOW_FIELDS and PROXY_DENY_FIELDS",
             id="a field both allowed and denied",
         ),
@@ -485,3 +485,9 @@ def test_secrets_are_only_counted() -> None:
     settings = load({"PROXY_API_KEYS": f"{KEY},{'l' * 32}", "PROXY_UPSTREAM_API_KEY": "up"})
     assert shown(settings.api_keys) == "(2 set)"
     assert shown(settings.upstream_api_key) == "(set)"
+
+
+def test_an_allowed_field_must_be_one_that_is_refused() -> None:
+    """Misspelt, it would stay refused, and nobody would know why."""
+    (problem,) = problems(ANONYMOUS | {"PROXY_ALLOW_FIELDS": "prompt_logprobs,prompt_logprob"})
+    assert problem.startswith("PROXY_ALLOW_FIELDS: item 2 of 2")
