@@ -16,7 +16,8 @@ _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # RFC 8259 §7. Possessive, so that a long key costs one pass.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _BEFORE_VALUE = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*")
-_SPACE = b" \t\n\r"
+# By the regex engine: a loop over two megabytes of space took 120 ms.
+_EMPTY = re.compile(rb"[ \t\n\r]*+\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,6 @@ def _insert(body: bytes, members: dict[str, bytes]) -> bytes:
     if not members:
         return body
     start = body.index(b"{") + 1
-    rest = start
-    while body[rest] in _SPACE:
-        rest += 1
     text = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in members.items())
-    comma = b"" if body[rest : rest + 1] == b"}" else b","
+    comma = b"" if _EMPTY.match(body, start) else b","
     return body[:start] + text + comma + body[start:]
