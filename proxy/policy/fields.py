@@ -22,6 +22,7 @@ _BLOWS_UP = "it multiplies the work or the size of the response"
 _ROUTES = "it steers scheduling or identity inside the server"
 _DENIED = "PROXY_DENY_FIELDS names it"
 _STATE = "it pulls in state that is not in the body"
+_CRASHES = "it has crashed engines or leaked between requests"
 
 HOSTILE: Mapping[str, str] = {
     # vLLM feeds kv_transfer_params.prompt_token_ids to the engine in place of the messages, even
@@ -48,6 +49,7 @@ HOSTILE: Mapping[str, str] = {
     "logprob_token_ids": _BLOWS_UP,  # PYSEC-2026-4350
     "use_beam_search": _BLOWS_UP,
     "generation_config": _BLOWS_UP,  # transformers serve: carries its own max_new_tokens
+    "n_discard": _CRASHES,  # llama.cpp, heap overflow: CVE-2026-21869
     "request_id": _ROUTES,  # CVE-2026-116176, CVE-2026-105755
     "rid": _ROUTES,  # SGLang
     "data_parallel_rank": _ROUTES,
@@ -66,10 +68,10 @@ STRICT: Mapping[str, str] = {
     "id_slot": _ROUTES,  # llama.cpp
     "vllm_xargs": _RUNS,
     "custom_params": _RUNS,
-    "bad_words": "it has crashed engines or leaked between requests",  # CVE-2026-93989
-    "stop_token_ids": "it has crashed engines or leaked between requests",  # CVE-2026-116181
-    "allowed_token_ids": "it has crashed engines or leaked between requests",  # CVE-2026-114049
-    "logit_bias": "it has crashed engines or leaked between requests",
+    "bad_words": _CRASHES,  # CVE-2026-93989
+    "stop_token_ids": _CRASHES,  # CVE-2026-116181
+    "allowed_token_ids": _CRASHES,  # CVE-2026-114049
+    "logit_bias": _CRASHES,
 }
 STRICT_BEGINNINGS: Mapping[str, str] = {"return_": _BLOWS_UP, "routed_experts": _BLOWS_UP}
 

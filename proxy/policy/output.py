@@ -31,6 +31,9 @@ ALIASES = (
     "n_predict",  # llama.cpp, where -1 is unlimited
 )
 
+# Choices of one prompt. llama.cpp reads `n_cmpl`, and `n` only where that is missing.
+_CHOICES = ("n", "best_of", "n_cmpl")
+
 # The completions API's own default.
 COMPLETIONS_DEFAULT = 16
 
@@ -129,7 +132,7 @@ class _Bounding:
         return effective
 
     def _sequences(self, prompts: int) -> int:
-        choices = max(self._number("n") or 1, self._number("best_of") or 1)
+        choices = max(self._number(name) or 1 for name in _CHOICES)
         sequences = prompts * choices
         if sequences > self._limits.max_choices:
             raise TooManyChoices(

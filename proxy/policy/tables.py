@@ -85,6 +85,7 @@ SAMPLING = frozenset(
         "seed",
         "n",
         "best_of",
+        "n_cmpl",
         "stream",
         "stream_options",
         "stream_interval",

@@ -35,6 +35,13 @@ def test_a_hostile_field_is_refused_at_the_top_and_among_template_variables(name
         assert f"PROXY_ALLOW_FIELDS={name}" in caught.value.message
 
 
+@pytest.mark.parametrize("value", [-1, 0, 2**31 - 1])
+def test_a_field_that_overflows_the_heap_of_llama_cpp_is_refused(value: int) -> None:
+    """Negative (CVE-2026-21869) or huge, one number ended the server."""
+    with pytest.raises(FieldRefused, match="crashed engines"):
+        check({"n_discard": value})
+
+
 @pytest.mark.parametrize("name", [*HOSTILE_NAMES, *STRICT_NAMES])
 def test_the_same_name_passes_where_it_is_data(name: str) -> None:
     """A tool may have a property called input_ids."""

@@ -218,6 +218,7 @@ GOVERNED = [
     "n_predict",
     "n",
     "best_of",
+    "n_cmpl",
     "min_tokens",
     "top_logprobs",
     "n_probs",
@@ -262,7 +263,16 @@ def test_numbers_beyond_any_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["max_tokens", "max_completion_tokens", "n_predict", "max_new_tokens", "n", "best_of"]
+    "name",
+    [
+        "max_tokens",
+        "max_completion_tokens",
+        "n_predict",
+        "max_new_tokens",
+        "n",
+        "best_of",
+        "n_cmpl",
+    ],
 )
 @pytest.mark.parametrize("value", [0, -1, -24, 0.0, -0.0])
 def test_zero_and_less_are_refused(name: str, value: float) -> None:
@@ -285,6 +295,7 @@ def test_an_integral_float_becomes_the_integer_and_nothing_else_changes() -> Non
         pytest.param(CHAT, {"n": 9}, id="nine choices"),
         pytest.param(CHAT, {"n": 64, "max_tokens": 1}, id="64 choices of one token"),
         pytest.param(COMPLETIONS, {"best_of": 9}, id="the best of nine"),
+        pytest.param(CHAT, {"n": 1, "n_cmpl": 9}, id="llama.cpp's own name, which wins there"),
         pytest.param(COMPLETIONS, {"prompt": ["a"] * 3, "n": 3}, id="three prompts times three"),
         pytest.param(COMPLETIONS, {"prompt": [[1]] * 3, "n": 3}, id="three lists of ids"),
     ],
