@@ -11,7 +11,7 @@ from typing import Any
 from proxy.errors import InvalidValue
 from proxy.policy import media, tables
 from proxy.policy.fields import RefusedFields
-from proxy.policy.lengths import arguments_size, escape_chars, member_chars, rendered_chars
+from proxy.policy.lengths import arguments_size, escape_chars, rendered_total
 
 # Members that SDKs send as null when they replay a message.
 _OFTEN_NULL = frozenset({"tool_calls", "function_call", "audio", "annotations", "cache_control"})
@@ -27,21 +27,43 @@ class Conversation:
     """What has been counted so far.
 
     Attributes:
-        chars: Counted characters.
+        chars: Counted characters; what is rendered as a structure is among them after `settle`.
         items: Messages, input items, parts and tool calls.
         arguments: Members of the arguments of all tool calls.
         media_parts: Images and sounds.
     """
 
-    __slots__ = ("_fields", "_max_chars", "arguments", "chars", "items", "media_parts")
+    __slots__ = (
+        "_fields",
+        "_max_chars",
+        "_structures",
+        "arguments",
+        "chars",
+        "items",
+        "media_parts",
+    )
 
     def __init__(self, fields: RefusedFields, max_chars: int) -> None:
         self._fields = fields
         self._max_chars = max_chars
+        self._structures: list[Any] = []
         self.chars = 0
         self.items = 0
         self.arguments = 0
         self.media_parts = 0
+
+    def structure(self, value: object) -> None:
+        """Counts a value that a template may render as a structure."""
+        self._structures.append(value)
+
+    def member(self, name: str, value: object) -> None:
+        """Counts a member of a rendered structure: its key, its value and the punctuation."""
+        self._structures.append({name: value})
+
+    def settle(self) -> None:
+        """Adds what the structures count, once the walk is over."""
+        self.chars += rendered_total(self._structures)
+        self._structures.clear()
 
     def messages(self, name: str, value: object) -> None:
         """Counts a list of messages or input items.
@@ -89,11 +111,11 @@ class Conversation:
                 elif type(part) is dict:
                     self._part(f"{where}[{index}]", part, nested=nested)
                 else:
-                    self.chars += rendered_chars(part)
+                    self.structure(part)
         elif type(value) is dict:
             self._part(where, value, nested=nested)
         elif value is not None:
-            self.chars += rendered_chars(value)
+            self.structure(value)
 
     def _message_member(self, key: str, value: object, name: str, index: int) -> None:
         if key in _CONTENT:
@@ -136,12 +158,13 @@ class Conversation:
             if key not in payload:
                 self._text_member(key, value)
             elif rest := media.without_payload(value):
-                self.chars += rendered_chars(rest)
+                self.structure(rest)
 
     def _call(self, call: object) -> None:
         """A tool call, or the function inside one."""
         if type(call) is not dict:
-            self.chars += rendered_chars(call) if call is not None else 0
+            if call is not None:
+                self.structure(call)
             return
         for key, value in call.items():
             if key == "arguments":
@@ -162,7 +185,7 @@ class Conversation:
             self._structured_arguments(value)
 
     def _structured_arguments(self, value: object) -> None:
-        self.chars += rendered_chars(value)
+        self.structure(value)
         self.arguments += len(value) if type(value) is dict else 0
 
     def _text_member(self, key: str, value: object) -> None:
@@ -173,4 +196,4 @@ class Conversation:
         elif key == "role" and type(value) is str:
             self.chars += 0 if value in tables.ROLES else len(value)
         elif value is not None or key not in _OFTEN_NULL:
-            self.chars += member_chars(key, value)
+            self.member(key, value)

@@ -25,9 +25,13 @@ def rendered_chars(value: object) -> int:
     return len(_RENDERED(value))
 
 
-def member_chars(name: str, value: object) -> int:
-    """Characters of a member of a rendered structure: its key, its value and the punctuation."""
-    return len(_RENDERED({name: value}))
+def rendered_total(values: list[Any]) -> int:
+    """The same as the sum of `rendered_chars` of each, by one call of the encoder.
+
+    A call for each held the loop for 0.2 s with 84,000 numbers, and for 0.4 s on embeddings.
+    """
+    # As a list: each but the last has ", " behind it, and there are two brackets.
+    return len(_RENDERED(values)) - 2 * len(values) if values else 0
 
 
 def indentation(value: object) -> tuple[int, int]:
@@ -81,6 +85,8 @@ def arguments_size(text: str) -> tuple[int, int]:
     vLLM parses such a string with ``json.loads`` and hands the object to the template
     (``_postprocess_messages``), so the same parser decides here. What it does not read stays text.
     """
+    if not text:
+        return 0, 0  # before the exception, which costs more than all else here
     try:
         value = json.loads(text)
         return max(len(text), rendered_chars(value)), len(value) if type(value) is dict else 0

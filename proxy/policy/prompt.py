@@ -19,7 +19,7 @@ from proxy.policy import tables
 from proxy.policy.conversation import Conversation
 from proxy.policy.fields import RefusedFields
 from proxy.policy.inputs import input_chars, text_chars
-from proxy.policy.lengths import compact_chars, indentation, member_chars
+from proxy.policy.lengths import compact_chars, indentation
 from proxy.policy.limits import Limits
 
 # Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
@@ -77,7 +77,8 @@ class PromptCount:
             elif name in tables.SCHEMAS:
                 _schema(self, name, value)
             else:
-                self.conversation.chars += member_chars(name, value)
+                self.conversation.member(name, value)
+        self.conversation.settle()
         for markup in (self.conversation.items, self.conversation.arguments):
             self.conversation.chars += _CHARS_PER_ITEM * max(0, markup - _FREE_ITEMS)
         self._hold_against_caps()
@@ -155,13 +156,13 @@ def _texts(count: PromptCount, name: str, value: object) -> None:
 def _response_text(count: PromptCount, name: str, value: object) -> None:
     """The Responses API's `text`: its format is a schema, the rest may be rendered."""
     if type(value) is not dict:
-        count.conversation.chars += member_chars(name, value)
+        count.conversation.member(name, value)
         return
     for key, member in value.items():
         if key == "format":
             _schema(count, "text.format", member)
         else:
-            count.conversation.chars += member_chars(key, member)
+            count.conversation.member(key, member)
 
 
 def _schema(count: PromptCount, name: str, value: object) -> None:
@@ -180,7 +181,7 @@ def _routing(count: PromptCount, name: str, value: object) -> None:
     if type(value) is str:
         count.conversation.chars += len(value) if len(value) > tables.MAX_ROUTING_CHARS else 0
     elif value is not None:
-        count.conversation.chars += member_chars(name, value)
+        count.conversation.member(name, value)
 
 
 _CHAT: Mapping[str, _Handler] = {"messages": _messages}

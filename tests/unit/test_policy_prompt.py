@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.endpoints import BodyKind
 from proxy.errors import (
@@ -14,7 +16,7 @@ from proxy.errors import (
     ToolsTooLarge,
     TooManyInputs,
 )
-from proxy.policy import Limits, Policy, Verdict
+from proxy.policy import Limits, Policy, Verdict, lengths
 from proxy.policy.lengths import compact_chars, indentation
 
 CAP = 10_000
@@ -716,3 +718,43 @@ def test_arguments_beyond_the_free_ones_count_their_markup(kind: BodyKind, messa
 
     assert chars(FREE) - chars(FREE - 1) == len('"k00": 1, ')
     assert chars(FREE + 1) - chars(FREE) == len('"k00": 1, ') + 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        pytest.param(BodyKind.CHAT, {f"k{i}": i for i in range(50)}, id="unknown fields"),
+        pytest.param(
+            BodyKind.CHAT, chat({f"k{i}": "v" for i in range(50)}), id="members of a message"
+        ),
+        pytest.param(BodyKind.CHAT, chat(*[{"k": 1}] * 50), id="messages"),
+        pytest.param(BodyKind.CHAT, chat(user([1, None, []] * 20)), id="scalars for parts"),
+        pytest.param(BodyKind.MESSAGES, chat(user([{"input": 1}] * 50)), id="inputs of tools"),
+        pytest.param(BodyKind.CHAT, chat({"tool_calls": [1, 2] * 25}), id="scalars for calls"),
+        pytest.param(
+            BodyKind.CHAT, chat({"tool_calls": [{"arguments": {}}] * 50}), id="arguments of calls"
+        ),
+        pytest.param(
+            BodyKind.RESPONSES, {"text": {f"k{i}": i for i in range(50)}}, id="members of text"
+        ),
+    ],
+)
+def test_many_small_structures_are_encoded_at_once(
+    kind: BodyKind, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of the encoder for each held the loop for up to 0.4 s."""
+    calls = []
+
+    def counted(value: object) -> str:
+        calls.append(value)
+        return json.dumps(value, ensure_ascii=False)
+
+    monkeypatch.setattr(lengths, "_RENDERED", counted)
+    assert check(kind, body).cost.prompt_chars >= 50
+    assert len(calls) < 10
+
+
+@given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists), max_size=8))
+def test_structures_count_together_what_each_would(values: list[Any]) -> None:
+    """The brackets and commas of the common list are taken off again."""
+    assert lengths.rendered_total(values) == sum(lengths.rendered_chars(each) for each in values)
