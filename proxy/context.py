@@ -38,7 +38,10 @@ class RequestContext:
         route_refusal: The 404 or 405 that the table found, to be said only after authentication.
         outcome: Why it ended otherwise than well; None while it goes well.
         status: The status sent to the client; 0 while none was.
-        first_byte: When the first byte of the response's body was sent; 0 while none was.
+        first_byte: When the first byte of the response's body was sent, comments apart; 0 while
+            none was.
+        committed: Whether a 200 event stream was begun in the upstream's place, so that an error can
+            only be told as an event; false again from the upstream's own events on.
         fault: For whoever has to find out what failed: classes of exceptions and, of a bug, where.
             Never a message: it could quote a client.
     """
@@ -63,6 +66,7 @@ class RequestContext:
     queued_seconds: float = 0.0
     first_byte: float = 0.0
     response_complete: bool = False
+    committed: bool = False
     fault: str = ""
 
     @property

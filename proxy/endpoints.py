@@ -50,7 +50,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("models", "GET", b"/v1/models"),
     Endpoint("chat.completions", "POST", b"/v1/chat/completions", BodyKind.CHAT, streams=True),
     Endpoint("completions", "POST", b"/v1/completions", BodyKind.COMPLETIONS, streams=True),
-    Endpoint("responses", "POST", b"/v1/responses", BodyKind.RESPONSES, streams=True),
+    Endpoint(
+        "responses", "POST", b"/v1/responses", BodyKind.RESPONSES, Dialect.RESPONSES, streams=True
+    ),
     Endpoint(
         "messages", "POST", b"/v1/messages", BodyKind.MESSAGES, Dialect.ANTHROPIC, streams=True
     ),

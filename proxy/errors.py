@@ -52,9 +52,10 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 
 
 class Dialect(StrEnum):
-    """Whose error shape a route speaks."""
+    """Whose error shape a route speaks. That of OpenAI's Responses differs in its events only."""
 
     OPENAI = "openai"
+    RESPONSES = "responses"
     ANTHROPIC = "anthropic"
 
 
@@ -147,18 +148,36 @@ class ProxyError(Exception):
 
         Source: the OpenAI API reference, "Error codes"; the Anthropic API reference, "Errors".
         """
+        error = self._error(dialect)
         if dialect is Dialect.ANTHROPIC:
-            error: dict[str, object] = {"type": self.anthropic_type, "message": self.message}
-            shape: dict[str, object] = {"type": "error", "error": error, "request_id": request_id}
-        else:
-            error = {
-                "message": self.message,
-                "type": self.openai_type,
-                "param": self.param,
-                "code": self.reason.value,
-            }
-            shape = {"error": error}
-        return json.dumps(shape, ensure_ascii=False, separators=(",", ":")).encode()
+            return _json({"type": "error", "error": error, "request_id": request_id})
+        return _json({"error": error})
+
+    def event(self, dialect: Dialect, request_id: str) -> bytes:
+        """The error as the last server-sent event of a stream.
+
+        Source: the OpenAI API reference, "Responses", "Streaming events"; the Anthropic API
+        reference, "Streaming messages", "Error events". OpenAI's SDKs raise on any event with a
+        member ``error``, and hand a Responses event without one on as if it were output.
+        """
+        body = self.body(dialect, request_id)
+        if dialect is Dialect.RESPONSES:
+            error = self._error(dialect)
+            told = {name: error.get(name) for name in ("code", "message", "param")}
+            body = _json({"type": "error", **told, "sequence_number": 0, "error": error})
+        name = b"" if dialect is Dialect.OPENAI else b"event: error\n"
+        return b"%bdata: %b\n\n" % (name, body)
+
+    def _error(self, dialect: Dialect) -> dict[str, object]:
+        """What is wrong, without the envelope around it."""
+        if dialect is Dialect.ANTHROPIC:
+            return {"type": self.anthropic_type, "message": self.message}
+        return {
+            "message": self.message,
+            "type": self.openai_type,
+            "param": self.param,
+            "code": self.reason.value,
+        }
 
     def response_headers(self) -> list[tuple[bytes, bytes]]:
         """The fields that belong to this error, besides those that every response has."""
@@ -370,10 +389,22 @@ class InternalError(Fault):
 
 
 class UpstreamError(Fault):
-    """The upstream answered something that must not or cannot be relayed."""
+    """The upstream answered something that must not or cannot be relayed.
+
+    Args:
+        message: Ours.
+        told: The upstream's own error object, which is told in place of ours.
+    """
 
     status = 502
     reason = Reason.UPSTREAM_ERROR
+
+    def __init__(self, message: str, *, told: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self._told = told
+
+    def _error(self, dialect: Dialect) -> dict[str, object]:
+        return super()._error(dialect) | (self._told or {})
 
 
 class UpstreamUnavailable(Fault):
@@ -400,3 +431,7 @@ class ClientDisconnected(ProxyError):  # noqa: N818 - an event, not an error
 
     def __init__(self) -> None:
         super().__init__("The client closed the connection.")
+
+
+def _json(shape: dict[str, object]) -> bytes:
+    return json.dumps(shape, ensure_ascii=False, separators=(",", ":")).encode()

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from proxy import headers
 from proxy.admission.buffers import BufferBudget
 from proxy.admission.slots import Slots
+from proxy.answer import Answer
 from proxy.context import RequestContext
 from proxy.endpoints import BodyKind, Endpoint
 from proxy.errors import InternalError, RequestTimeout, UpstreamError
@@ -71,6 +72,9 @@ class Forward:
         max_body_bytes: The longest body that is read (``PROXY_MAX_BODY_BYTES``).
         max_response_bytes: The longest answer that is passed on (``PROXY_MAX_RESPONSE_BYTES``).
         response_headers: More fields to pass on, lowercase (``PROXY_RESPONSE_HEADERS``).
+        keep_alive_seconds: As in ``Relay``.
+        commit_seconds: How long the upstream may take to say anything before a stream is begun in
+            its place; 0 waits for it (``PROXY_SSE_COMMIT_SECONDS``).
     """
 
     def __init__(
@@ -87,6 +91,8 @@ class Forward:
         max_response_bytes: int,
         response_headers: frozenset[bytes] = frozenset(),
         redact: bool = False,
+        keep_alive_seconds: float = 0.0,
+        commit_seconds: float = 0.0,
     ) -> None:
         self._policy = policy
         self._slots = slots
@@ -105,7 +111,10 @@ class Forward:
             idle=_late(timeouts.idle, "go on", "IDLE"),
             max_response_bytes=max_response_bytes,
             response_headers=response_headers,
+            keep_alive_seconds=keep_alive_seconds,
         )
+        # Without comments to follow, a head would keep nothing alive.
+        self._commit_seconds = commit_seconds if keep_alive_seconds else 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request.
@@ -128,9 +137,10 @@ class Forward:
             # Apart: clients list the models first, and must not wait behind whole generations.
             slots = self._slots if endpoint.body is not None else self._listing_slots
             async with slots.hold() as context.queued_seconds:
-                response = await self._ask(context, endpoint, query, body, lifeline)
-                context.upstream_status = response.status_code
-                await self._answer(context, endpoint, response, send, lifeline)
+                with self._begin(context, endpoint, send) as answer:
+                    response = await self._ask(context, endpoint, query, body, lifeline)
+                    context.upstream_status = response.status_code
+                    await self._answer(endpoint, response, answer, lifeline)
 
     def _judged(self, context: RequestContext, kind: BodyKind, body: bytes) -> bytes:
         """What to send upstream: the very bytes unless something in them had to change."""
@@ -173,19 +183,20 @@ class Forward:
         except httpx.TransportError as exc:
             raise faults.translate(exc) from exc
 
-    async def _answer(
-        self,
-        context: RequestContext,
-        endpoint: Endpoint,
-        response: httpx.Response,
-        send: Send,
-        lifeline: Lifeline,
-    ) -> None:
+    def _begin(self, context: RequestContext, endpoint: Endpoint, send: Send) -> Answer:
         own = [(b"x-bulwark-clamped", context.clamped.encode())] if context.clamped else []
+        answer = self._relay.answer(context, send, own)
+        if self._commit_seconds and context.stream and endpoint.streams:
+            answer.commit_after(self._commit_seconds)
+        return answer
+
+    async def _answer(
+        self, endpoint: Endpoint, response: httpx.Response, answer: Answer, lifeline: Lifeline
+    ) -> None:
         if self._redact and endpoint.body is None and response.is_success:
             listing = await self._relay.collect(response, MAX_LISTING_BYTES, lifeline)
             response = _redacted(response, listing)
-        await self._relay.stream(response, send, lifeline, own)
+        await self._relay.stream(response, answer, lifeline)
 
 
 def _redacted(response: httpx.Response, listing: bytes) -> httpx.Response:

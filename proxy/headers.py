@@ -52,7 +52,13 @@ _NEVER_TO_CLIENT = _HOP_BY_HOP | {
 }
 _NEVER_TO_CLIENT_PREFIXES = (b"access-control-", b"x-accel-", b"x-bulwark-", b"x-ratelimit-")
 
-_EVENT_STREAM_FIELDS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_EVENT_STREAM_FIELDS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+
+EVENT_STREAM: RawHeaders = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    *_EVENT_STREAM_FIELDS,
+)
+"""The fields of an event stream of our own, before ``middleware.access`` adds its."""
 
 
 def to_upstream(

@@ -1,20 +1,23 @@
 """The answer on its way back: each chunk as it comes, unmodified, or a clear end.
 
 The status is held until the upstream's own is known, and what must not cross (a redirect, a
-compressed body, a complaint about our key) becomes a 502 before anything was sent. After that an
-answer is either complete or visibly broken off; nothing is ever invented to make it look complete.
+compressed body, a complaint about our key) becomes a 502 before anything was sent, or an error event
+where the answer was committed. After that it is either complete or visibly broken off; nothing is
+ever invented to make it look complete.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
 import anyio
 import httpx
-from starlette.types import Message, Send
+import jiter
+from starlette.types import Send
 
 from proxy import headers
+from proxy.answer import Answer, Sink
+from proxy.context import RequestContext
 from proxy.errors import RawHeaders, UpstreamError
 from proxy.lifeline import Deadline, Lifeline
 from proxy.upstream import faults
@@ -22,7 +25,8 @@ from proxy.upstream import faults
 # Whoever announces more than an exabyte is not counting bytes.
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
-_Sink = Callable[[bytes], Awaitable[None]]
+# An upstream's error is a message and the names of a few fields.
+MAX_ERROR_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,33 +37,66 @@ class Relay:
         idle: How long the upstream may be silent between two chunks.
         max_response_bytes: The longest body that is passed on (``PROXY_MAX_RESPONSE_BYTES``).
         response_headers: More fields to let through, lowercase (``PROXY_RESPONSE_HEADERS``).
+        keep_alive_seconds: The silence in a stream of events after which a comment is sent; 0 sends
+            none (``PROXY_SSE_KEEPALIVE_SECONDS``).
     """
 
     idle: Deadline
     max_response_bytes: int
     response_headers: frozenset[bytes] = frozenset()
+    keep_alive_seconds: float = 0.0
 
-    async def stream(
-        self, response: httpx.Response, send: Send, lifeline: Lifeline, own: RawHeaders = ()
-    ) -> None:
-        """Passes the answer on as it comes, with our own fields, and closes it in any case.
+    def answer(self, context: RequestContext, send: Send, own: RawHeaders = ()) -> Answer:
+        """An answer to fill, with our own fields in its head."""
+        return Answer(context, send, own=own, keep_alive_seconds=self.keep_alive_seconds)
+
+    async def stream(self, response: httpx.Response, answer: Answer, lifeline: Lifeline) -> None:
+        """Passes the upstream's answer on as it comes, and closes it in any case.
 
         Raises:
             UpstreamError: It must not be passed on, or it ended before it was complete.
         """
         try:
+            await answer.settle()
             announced = self._check(response, self.max_response_bytes)
-            fields = headers.to_client(response.headers.raw, extra=self.response_headers)
-            start = {"status": response.status_code, "headers": [*fields, *own]}
-            answer = _Answer(
-                send, start, 0 if response.status_code == HTTPStatus.NO_CONTENT else announced
-            )
-            await answer.begin()
-            await self._pump(response, announced, self.max_response_bytes, lifeline, answer.write)
+            sink = await self._begin(response, announced, answer, lifeline)
+            await self._pump(response, announced, self.max_response_bytes, lifeline, sink)
         finally:
             await _close(response)
         # Last, and after everything that could wait: a client that leaves now has its answer.
         await answer.finish()
+
+    async def _begin(
+        self,
+        response: httpx.Response,
+        announced: int | None,
+        answer: Answer,
+        lifeline: Lifeline,
+    ) -> Sink:
+        status, received = response.status_code, response.headers.raw
+        events = status == HTTPStatus.OK and headers.is_event_stream(received)
+        if answer.committed and not events:
+            raise await self._complaint(response, lifeline)
+        fields = headers.to_client(received, extra=self.response_headers)
+        # Nothing of ours fits into a body whose length the upstream has announced.
+        if events and (announced is None or answer.committed):
+            return await answer.begin_events(fields)
+        return await answer.begin(
+            status, fields, 0 if status == HTTPStatus.NO_CONTENT else announced
+        )
+
+    async def _complaint(self, response: httpx.Response, lifeline: Lifeline) -> UpstreamError:
+        """What the upstream said in place of the events that its client was promised."""
+        if response.is_success:
+            return UpstreamError(
+                "The model server was asked for a stream and answered with something else."
+            )
+        message = f"The model server answered with status {response.status_code}."
+        try:
+            body = await self.collect(response, MAX_ERROR_BYTES, lifeline)
+        except UpstreamError:
+            return UpstreamError(message)
+        return UpstreamError(message, told=_told(body))
 
     async def collect(self, response: httpx.Response, max_bytes: int, lifeline: Lifeline) -> bytes:
         """The whole body of an answer that must be looked at, and closes it in any case.
@@ -93,7 +130,7 @@ class Relay:
         announced: int | None,
         max_bytes: int,
         lifeline: Lifeline,
-        sink: _Sink,
+        sink: Sink,
     ) -> None:
         passed = 0
         lifeline.expect(self.idle)
@@ -109,41 +146,6 @@ class Relay:
         # The transport should have seen it, but not every transport looks.
         if announced is not None and passed != announced:
             raise UpstreamError("The model server's answer does not have the length it announced.")
-
-
-class _Answer:
-    """Writes an answer so that its last byte and its end go out together.
-
-    A client that has every announced byte may send its next request at once. Were the answer still
-    pending then, that request would count as pipelined, and be dropped: of 5,704 by a client
-    without a pause, 5,376 were.
-    """
-
-    def __init__(self, send: Send, start: Mapping[str, object], announced: int | None) -> None:
-        self._send = send
-        self._start: Message = {"type": "http.response.start", **start}
-        self._announced = announced
-        self._written = 0
-        self._last = b""
-
-    async def begin(self) -> None:
-        """Sends the head, unless the head is all there is."""
-        if self._announced != 0:
-            await self._send(self._start)
-
-    async def write(self, chunk: bytes) -> None:
-        """Sends a chunk at once, unless the announced length is reached with it."""
-        self._written += len(chunk)
-        if self._announced is not None and self._written >= self._announced:
-            self._last += chunk
-        else:
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-
-    async def finish(self) -> None:
-        """Sends what is left, and the end."""
-        if self._announced == 0:
-            await self._send(self._start)
-        await self._send({"type": "http.response.body", "body": self._last, "more_body": False})
 
 
 def check_head(status: int, fields: RawHeaders) -> None:
@@ -185,6 +187,19 @@ def announced_length(fields: RawHeaders) -> int | None:
     if chunked or len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0]):
         raise UpstreamError("The model server's answer states its length in more than one way.")
     return int(lengths[0])
+
+
+def _told(body: bytes) -> dict[str, object] | None:
+    """The error object in an upstream's answer, if there is one: some send a bare string."""
+    try:
+        answer = jiter.from_json(body, allow_inf_nan=False)
+    except ValueError:
+        return None
+    error = answer.get("error") if isinstance(answer, dict) else None
+    if isinstance(error, str):
+        error = {"message": error}
+    told = isinstance(error, dict) and isinstance(error.get("message"), str)
+    return error if told else None
 
 
 def _too_long(max_bytes: int) -> UpstreamError:

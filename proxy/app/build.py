@@ -166,6 +166,8 @@ def _forward(parts: _Parts) -> Forward:
         max_response_bytes=settings.max_response_bytes,
         response_headers=frozenset(name.encode() for name in settings.response_headers),
         redact=settings.profile == "strict",
+        keep_alive_seconds=settings.sse_keepalive_seconds,
+        commit_seconds=settings.sse_commit_seconds,
     )
 
 

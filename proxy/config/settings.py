@@ -230,6 +230,21 @@ class Settings(BaseSettings):
     total_timeout_seconds: Seconds = _setting(
         1800.0, "One request, from its body to its last byte.", unit="seconds", ge=0.01, le=_DAY
     )
+    sse_keepalive_seconds: Seconds = _setting(
+        15.0,
+        "Silence in an event stream after which a comment is sent, so that no tunnel cuts it; 0 sends none.",
+        unit="seconds",
+        ge=0.0,
+        le=_HOUR,
+    )
+    sse_commit_seconds: Seconds = _setting(
+        45.0,
+        "A request for a stream to which the upstream has not answered by then gets a 200 and "
+        "comments, and what goes wrong later as an error event; 0 never, nor without comments.",
+        unit="seconds",
+        ge=0.0,
+        le=_HOUR,
+    )
     write_timeout_seconds: Seconds = _setting(
         60.0,
         "A client that takes nothing of its answer is cut off.",

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.context import RequestContext
 from proxy.endpoints import Endpoint
 from proxy.errors import Reason
+from proxy.keepalive import IS_COMMENT
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics
 
@@ -97,7 +98,9 @@ class _Recorder:
         context = self._context
         if message["type"] == "http.response.body":
             if body := message.get("body"):
-                context.first_byte = context.first_byte or self._clock()
+                # A comment is no answer: the wait for one goes on.
+                if not context.first_byte and IS_COMMENT not in message:
+                    context.first_byte = self._clock()
                 context.bytes_out += len(body)
             await self._send(message)
             if not message.get("more_body"):

@@ -1,7 +1,7 @@
 """Turns whatever ends a request into the answer that its client can read.
 
 The only broad handler of the program. Two rules: a response that has begun is broken off and never
-followed by another; and what is not known to be harmless is not repeated, neither to the client nor
+followed by another (an event stream begun in the upstream's place is ended with an error event); and what is not known to be harmless is not repeated, neither to the client nor
 in the log, because the message of an exception may quote a prompt or a key.
 """
 
@@ -40,7 +40,14 @@ class ErrorLayer:
 
 async def _end(error: ProxyError, context: RequestContext, scope: Scope, send: Send) -> None:
     context.outcome = error.reason
-    if context.response_started or isinstance(error, ClientDisconnected):
+    left = isinstance(error, ClientDisconnected)
+    if context.committed and not left:
+        # The one answer that has begun and can still say what went wrong. Without the end that the
+        # route's clients wait for, so that none can take it for complete.
+        event = error.event(context.dialect, context.request_id)
+        await send({"type": "http.response.body", "body": event})
+        return
+    if context.response_started or left:
         # Of a client that left, too: one that merely stopped reading must not take it for complete.
         scope["extensions"]["bulwark.abort"]["abort"]()
         return

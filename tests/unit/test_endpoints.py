@@ -31,10 +31,14 @@ def test_every_body_has_one_endpoint() -> None:
 
 
 def test_the_dialects() -> None:
-    """Anthropic's routes are the ones under /v1/messages."""
+    """Anthropic's routes are the ones under /v1/messages; OpenAI's Responses have own events."""
+    others = {
+        b"/v1/messages": Dialect.ANTHROPIC,
+        b"/v1/messages/count_tokens": Dialect.ANTHROPIC,
+        b"/v1/responses": Dialect.RESPONSES,
+    }
     for row in ENDPOINTS:
-        expected = Dialect.ANTHROPIC if row.path.startswith(b"/v1/messages") else Dialect.OPENAI
-        assert row.dialect is expected
+        assert row.dialect is others.get(row.path, Dialect.OPENAI)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy.context import RequestContext
 from proxy.errors import (
     ClientDisconnected,
     ProxyError,
@@ -146,10 +147,21 @@ class Client:
         return bool(self.messages) and self.messages[-1].get("more_body", True) is False
 
 
-async def relay(response: httpx.Response, client: Client, max_bytes: int = 100) -> None:
-    """Passes one answer on."""
-    with Lifelines().hold(LONG) as lifeline:
-        await Relay(LONG, max_bytes).stream(response, client.send, lifeline, [(b"x-own", b"1")])
+def context() -> RequestContext:
+    """That of any request."""
+    return RequestContext(request_id="r", method="POST", client="c", headers=[], started=0.0)
+
+
+async def relay(
+    response: httpx.Response, client: Client, lifelines: Lifelines | None = None
+) -> None:
+    """Passes one answer on, up to 100 bytes of it."""
+    through = Relay(LONG, 100)
+    with (
+        (lifelines or Lifelines()).hold(LONG) as lifeline,
+        through.answer(context(), client.send, [(b"x-own", b"1")]) as own,
+    ):
+        await through.stream(response, own, lifeline)
 
 
 @pytest.mark.parametrize(
@@ -226,11 +238,7 @@ async def test_a_request_that_is_ended_still_closes(body: Body, client: Client) 
     """Also where closing takes the transport a while: it is not cancelled with the rest."""
     lifelines = Lifelines()
 
-    async def serve() -> None:
-        with lifelines.hold(LONG) as lifeline:
-            await Relay(LONG, 100).stream(answer(body), client.send, lifeline)
-
-    task = asyncio.create_task(serve())
+    task = asyncio.create_task(relay(answer(body), client, lifelines))
     await client.began.wait()
     lifelines.end_all(ClientDisconnected)
     with pytest.raises(ClientDisconnected):
@@ -243,8 +251,13 @@ async def test_silence_has_an_end() -> None:
     """An upstream that stops between two chunks is given up."""
     body, client = Body(b"a", asyncio.Event()), Client()
     idle = Deadline(0.02, lambda: UpstreamTimeout("idle"))
-    with pytest.raises(UpstreamTimeout, match="idle"), Lifelines().hold(LONG) as lifeline:
-        await Relay(idle, 100).stream(answer(body), client.send, lifeline)
+    through = Relay(idle, 100)
+    with (
+        pytest.raises(UpstreamTimeout, match="idle"),
+        Lifelines().hold(LONG) as lifeline,
+        through.answer(context(), client.send) as own,
+    ):
+        await through.stream(answer(body), own, lifeline)
     assert body.closed
     assert not client.complete
 

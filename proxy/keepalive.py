@@ -1,0 +1,110 @@
+"""Comments into a silent event stream, so that nothing on the way takes it for dead.
+
+Tunnels and load balancers cut a connection on which nothing has come for 60 to 120 s, and a long
+prefill takes longer. A comment (a line that begins with a colon; WHATWG HTML, "Server-sent events",
+§9.2.6) is what the format has for it: clients drop it unread. It must never come into the middle of
+an event, and never wait in front of one.
+"""
+
+import asyncio
+
+from starlette.types import Message, Send
+
+COMMENT = b": keep-alive\n\n"
+
+IS_COMMENT = "bulwark.comment"
+"""Marks the message of a comment, which is no byte of the upstream's answer."""
+
+# Events end with an empty line, and a line with LF, CR or CRLF. "\n\r" may be half of "\n\r\n".
+_ENDS_OF_EVENT = (b"\n\n", b"\n\r\n", b"\r\r")
+_LONGEST_END = 3
+
+
+class Boundary:
+    """Whether a stream of events, cut into any chunks, is between two events now. Pure.
+
+    Only its last bytes tell: noting a chunk takes 0.1 µs, whatever its size.
+    """
+
+    __slots__ = ("_tail",)
+
+    def __init__(self) -> None:
+        self._tail = b"\n\n"
+
+    def note(self, chunk: bytes) -> None:
+        """This came next."""
+        tail = chunk[-_LONGEST_END:]
+        self._tail = tail if len(tail) == _LONGEST_END else (self._tail + tail)[-_LONGEST_END:]
+
+    @property
+    def between_events(self) -> bool:
+        """Whether a comment would be one here; false where it is not certain."""
+        return self._tail.endswith(_ENDS_OF_EVENT)
+
+
+class KeepAlive:
+    """Writes the body of one event stream: chunks as they come, a comment where none has.
+
+    One timer a stream, which looks at the time of the last write when it fires; a task only for a
+    comment, and never two writes at a time.
+
+    Args:
+        send: The ASGI ``send``; its head must be on its way before anything is written here.
+        seconds: The silence after which a comment is sent; 0 sends none.
+    """
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self._send = send
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._boundary = Boundary()
+        self._last_write = self._loop.time()
+        self._writing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Watches for silence from now on, until ``stop``."""
+        if self._seconds:
+            self._timer = self._loop.call_later(self._seconds, self._look)
+
+    def stop(self) -> None:
+        """No comment is written from now on, not even one that has begun to wait for the client."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+
+    async def write(self, chunk: bytes) -> None:
+        """Sends a chunk of the upstream's, at once unless the client still takes a comment."""
+        if self._comment is not None:
+            await self._comment
+        await self._write({"type": "http.response.body", "body": chunk, "more_body": True})
+        self._boundary.note(chunk)
+
+    async def comment(self) -> None:
+        """Sends a comment now."""
+        message = {"type": "http.response.body", "body": COMMENT, "more_body": True}
+        await self._write({**message, IS_COMMENT: True})
+
+    async def _write(self, message: Message) -> None:
+        self._writing = True
+        try:
+            await self._send(message)
+        finally:
+            self._writing = False
+            self._last_write = self._loop.time()
+
+    def _look(self) -> None:
+        due = self._last_write + self._seconds
+        if self._loop.time() >= due:
+            # A client that does not take what there is has no use for more; and a comment inside an
+            # event would be a part of it.
+            if not self._writing and self._boundary.between_events:
+                self._comment = self._loop.create_task(self.comment())
+                self._comment.add_done_callback(self._sent)
+            due = self._loop.time() + self._seconds
+        self._timer = self._loop.call_at(due, self._look)
+
+    def _sent(self, _: asyncio.Task[None]) -> None:
+        self._comment = None
