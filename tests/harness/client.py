@@ -156,7 +156,13 @@ class RawClient:
         Raises:
             BrokenOff: The connection ended before the head of a response did.
         """
-        response = await self.read_head(method=method)
+        await self.read_head(method=method)
+        return await self.read_rest()
+
+    async def read_rest(self) -> RawResponse:
+        """The response whose head was read, with what is left of its body."""
+        response = self._response
+        assert response is not None, "read_head first"
         pieces = []
         try:
             while piece := await self.read_chunk():

@@ -71,6 +71,43 @@ def test_rendered_for_anthropic_clients(cls: type[ProxyError]) -> None:
     }
 
 
+@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize("dialect", Dialect)
+def test_told_as_an_event(cls: type[ProxyError], dialect: Dialect) -> None:
+    """One event of the route's kind, which every SDK raises on: it has a member ``error``."""
+    error = make(cls)
+    lines = error.event(dialect, "r1").decode().split("\n")
+    name = lines[:-3]
+    data = json.loads(lines[-3].removeprefix("data: "))
+    assert lines[-2:] == ["", ""]
+    assert name == ([] if dialect is Dialect.OPENAI else ["event: error"])
+    assert data["error"] == json.loads(error.body(dialect, "r1"))["error"]
+    if dialect is Dialect.RESPONSES:
+        assert (data["type"], data["sequence_number"]) == ("error", 0)
+        assert (data["message"], data["code"]) == (error.message, cls.reason.value)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected"),
+    [
+        pytest.param(
+            Dialect.OPENAI,
+            {"message": "no", "type": "server_error", "param": None, "code": 404, "x": 1},
+            id="OpenAI",
+        ),
+        pytest.param(
+            Dialect.ANTHROPIC,
+            {"message": "no", "type": "api_error", "code": 404, "x": 1},
+            id="Anthropic",
+        ),
+    ],
+)
+def test_the_upstreams_own_error_is_told(dialect: Dialect, expected: dict[str, object]) -> None:
+    """What it says replaces what we would, and what it leaves out is ours."""
+    error = errors.UpstreamError("ours", told={"message": "no", "code": 404, "x": 1})
+    assert json.loads(error.body(dialect, "r"))["error"] == expected
+
+
 def test_the_field_at_fault_is_named() -> None:
     """OpenAI's clients get its dotted path."""
     error = errors.InvalidValue("No.", param="messages[3].content")
