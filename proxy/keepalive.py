@@ -8,7 +8,7 @@ an event, and never wait in front of one.
 
 import asyncio
 
-from starlette.types import Message, Send
+from starlette.types import Send
 
 COMMENT = b": keep-alive\n\n"
 
@@ -79,21 +79,18 @@ class KeepAlive:
         """Sends a chunk of the upstream's, at once unless the client still takes a comment."""
         if self._comment is not None:
             await self._comment
-        await self._write({"type": "http.response.body", "body": chunk, "more_body": True})
+        # Left as it is where the send fails: whatever failed, no comment may follow.
+        self._writing = True
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        self._writing = False
+        self._last_write = self._loop.time()
         self._boundary.note(chunk)
 
     async def comment(self) -> None:
         """Sends a comment now."""
         message = {"type": "http.response.body", "body": COMMENT, "more_body": True}
-        await self._write({**message, IS_COMMENT: True})
-
-    async def _write(self, message: Message) -> None:
-        self._writing = True
-        try:
-            await self._send(message)
-        finally:
-            self._writing = False
-            self._last_write = self._loop.time()
+        await self._send({**message, IS_COMMENT: True})
+        self._last_write = self._loop.time()
 
     def _look(self) -> None:
         due = self._last_write + self._seconds
