@@ -97,7 +97,8 @@ class KeepAlive:
         if self._loop.time() >= due:
             # A client that does not take what there is has no use for more; and a comment inside an
             # event would be a part of it.
-            if not self._writing and self._boundary.between_events:
+            writing = self._writing or self._comment is not None
+            if not writing and self._boundary.between_events:
                 self._comment = self._loop.create_task(self.comment())
                 self._comment.add_done_callback(self._sent)
             due = self._loop.time() + self._seconds
