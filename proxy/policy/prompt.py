@@ -4,6 +4,7 @@ One walk over the top level sends each field to what counts it. The few things t
 stand in `proxy.policy.tables`, by exact value or exact place; everything else does.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from proxy.errors import (
     TooManyInputs,
 )
 from proxy.policy import tables
-from proxy.policy.conversation import Conversation
+from proxy.policy.conversation import Conversation, Hopeless
 from proxy.policy.fields import RefusedFields
 from proxy.policy.inputs import input_chars, text_chars
 from proxy.policy.lengths import compact_chars, indentation
@@ -27,6 +28,9 @@ from proxy.policy.limits import Limits
 # 30,000. The first of each are what any conversation has.
 _FREE_ITEMS = 64
 _CHARS_PER_ITEM = 32
+
+# Where the markup alone is so many times the cap, nobody needs the exact excess.
+_HOPELESS = 10
 
 # Tools count as compact JSON, but a template may indent them. Real ones grow to two or three times
 # their size by that, so up to four times is free; what grows by more counts for it.
@@ -54,7 +58,8 @@ class PromptCount:
     def __init__(self, kind: BodyKind, limits: Limits, fields: RefusedFields) -> None:
         self.kind = kind
         self.limits = limits
-        self.conversation = Conversation(fields, limits.max_prompt_chars)
+        max_items = _FREE_ITEMS + _HOPELESS * limits.max_prompt_chars // _CHARS_PER_ITEM
+        self.conversation = Conversation(fields, limits.max_prompt_chars, max_items)
         self.inputs: list[int] = []
         self.schema_chars = 0
         self.sampling_chars = 0
@@ -65,6 +70,15 @@ class PromptCount:
         Raises:
             Refusal: Over a cap, or of a form that is not accepted; names both.
         """
+        # What was counted until then is over the cap, and told as the measured size.
+        with contextlib.suppress(Hopeless):
+            self._count(body)
+        self.conversation.settle()
+        for markup in (self.conversation.items, self.conversation.arguments):
+            self.conversation.chars += _CHARS_PER_ITEM * max(0, markup - _FREE_ITEMS)
+        self._hold_against_caps()
+
+    def _count(self, body: Mapping[str, Any]) -> None:
         handlers = _HANDLERS[self.kind]
         for name, value in body.items():
             if handler := handlers.get(name):
@@ -78,10 +92,6 @@ class PromptCount:
                 _schema(self, name, value)
             else:
                 self.conversation.member(name, value)
-        self.conversation.settle()
-        for markup in (self.conversation.items, self.conversation.arguments):
-            self.conversation.chars += _CHARS_PER_ITEM * max(0, markup - _FREE_ITEMS)
-        self._hold_against_caps()
 
     @property
     def prompt_chars(self) -> int:

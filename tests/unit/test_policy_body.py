@@ -117,6 +117,16 @@ def test_the_structure_bound_is_exact_and_only_for_large_bodies() -> None:
     assert len(parse(small, max_structure=1_000)["m"]) == 2_001
 
 
+def test_keys_are_bounded_more_closely() -> None:
+    """A third as many colons, wherever they are: keys cost a parser many times what numbers do."""
+    padding = b"x" * 65_536
+    assert parse(b'{"m":"' + b":" * 332 + padding + b'"}', max_structure=1_000)
+    with pytest.raises(BodyTooComplex, match="334 colons"):
+        parse(b'{"m":"' + b":" * 333 + padding + b'"}', max_structure=1_000)
+    small = b'{"m":"' + b":" * 2_000 + b'"}'
+    assert len(parse(small, max_structure=1_000)["m"]) == 2_000
+
+
 @pytest.mark.parametrize(
     ("value", "depth"),
     [
