@@ -3,6 +3,7 @@
 #   make demo     a chat through the proxy, in front of a stand-in model; then serve until Ctrl-C
 #   make run      serve in front of PROXY_UPSTREAM_URL
 #   make test     every test (make test ARGS="tests/unit -k key")
+#   make test-live      the promises in front of real engines; prints figures (ARGS as above)
 #   make lint     ruff, mypy and the direction of imports
 #   make format   what can be corrected by itself
 #   make docs     the README's tables and docker/proxy.env.example, from the code
@@ -10,7 +11,7 @@
 #   make clean    remove .venv and every cache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test lint format docs lock clean
+.PHONY: help demo run test test-live lint format docs lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -29,6 +30,12 @@ run: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	$(PY) -m pytest $(ARGS)
+
+# The first time installs vLLM, 2.5 GB in 4 minutes, under BULWARK_CACHE (~/.cache/bulwark).
+# llama.cpp is tested where scripts/engines/install-llamacpp has built it (8 minutes).
+test-live: $(VENV)/.dev
+	@scripts/engines/install-vllm
+	$(PY) -m pytest tests/live $(ARGS)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

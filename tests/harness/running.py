@@ -86,6 +86,7 @@ class Running:
         stop: Begins its drain.
         hurry: Ends the drain's time.
         served: Becomes its exit status.
+        client_timeout_seconds: How long a read of a client made here may wait.
     """
 
     bulwark: app.Bulwark
@@ -97,10 +98,12 @@ class Running:
     stop: asyncio.Event
     hurry: asyncio.Event
     served: asyncio.Task[int]
+    client_timeout_seconds: float = TIMEOUT_SECONDS
     _clients: list[RawClient] = field(default_factory=list)
 
     async def connect(self, port: int | None = None, **options: Any) -> RawClient:
         """A new client of the public listener, closed at the end."""
+        options = {"timeout": self.client_timeout_seconds, **options}
         client = await RawClient.open("127.0.0.1", port or self.port, **options)
         self._clients.append(client)
         return client

@@ -203,9 +203,10 @@ class Connection(asyncio.Protocol):
             self._waiting.put_nowait(request)
         self._upstream.notify()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool | None:
         """The other side has closed; returning None closes this side too."""
         self._gone()
+        return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Over, one way or the other."""

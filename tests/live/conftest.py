@@ -1,0 +1,128 @@
+"""The proxy in front of real engines, with a tap between them.
+
+A test that wants an engine is run once for each kind; ``live`` starts a proxy in front of it::
+
+    async def test_a_chat(live: Live, engine: Engine, figures: Figures) -> None:
+        running = await live(max_output_tokens=10)        # settings, as in the contract tests
+        response = await running.chat(b'{"model":"m", ...}')   # "m" is a model of every engine
+        assert running.upstream.requests[0].json()["max_tokens"] == 10   # what the tap saw
+        bytes_of_the_engine = tap_of(running).answers[0]
+        direct = await engine.ask("POST", CHAT, body)      # past the proxy
+        await engine.idle(within=1.0)                      # nothing runs, nothing waits in it
+        figures.add("Chats", engine.name, compared=1)      # printed when all tests have run
+
+``@only("vllm-cpu")`` restricts a test to some kinds. Engines are shared by all tests of a session
+and started when the first wants one; a test that stops, kills or configures its own asks the
+fixture ``engines`` for a new one and names it: ``await live(behind=engine)``.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.harness import running as runnings
+from tests.harness import tap
+from tests.harness.engines import KINDS, Engine, Engines
+from tests.harness.figures import figures, pytest_terminal_summary
+from tests.harness.running import Running
+
+__all__ = ["figures", "pytest_terminal_summary"]
+
+CLIENT_SECONDS = 60.0
+"""How long a read of a client may wait: real engines on a busy machine are no stand-ins."""
+
+
+class Live(Protocol):
+    """What the fixture ``live`` is."""
+
+    async def __call__(self, *, behind: Engine | None = None, **settings: Any) -> Running:
+        """Starts a proxy in front of a tap in front of this engine, or of the test's ``engine``."""
+        ...
+
+
+@pytest.fixture(scope="session")
+def engines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engines]:
+    """The engines of the session; those that its tests name start side by side."""
+    made = Engines(tmp_path_factory.mktemp("engines"))
+    for name in wanted(request.session.items):
+        if KINDS[name].missing is None:
+            made.launch(name)
+    yield made
+    made.end()
+
+
+def wanted(items: list[pytest.Item]) -> list[str]:
+    """The kinds of engine that these tests name."""
+    calls = [getattr(item, "callspec", None) for item in items]
+    names = [call.params.get("engine") for call in calls if call is not None]
+    return [name for name in KINDS if name in names]
+
+
+def available(name: str) -> str:
+    """The name again; skips the test where this kind is not installed."""
+    missing = KINDS[name].missing
+    if missing is not None:
+        pytest.skip(missing)
+    return name
+
+
+@pytest.fixture(params=KINDS)
+def engine(request: pytest.FixtureRequest, engines: Engines) -> Engine:
+    """Each kind of engine in turn, shared and ready."""
+    return engines.shared(available(request.param))
+
+
+@pytest.fixture(scope="module")
+async def ending() -> AsyncIterator[list[asyncio.Task[int]]]:
+    """The proxies whose tests are over; waits for their ends."""
+    tasks: list[asyncio.Task[int]] = []
+    yield tasks
+    assert set(await asyncio.gather(*tasks)) <= {0}
+
+
+@pytest.fixture
+async def live(
+    request: pytest.FixtureRequest, ending: list[asyncio.Task[int]]
+) -> AsyncIterator[Live]:
+    """Starts a proxy with these settings; it is drained when the test ends."""
+    usual = request.getfixturevalue("engine") if "engine" in request.fixturenames else None
+    async with AsyncExitStack() as stack:
+
+        async def launch(*, behind: Engine | None = None, **settings: Any) -> Running:
+            engine = behind or usual
+            assert engine is not None, "a test of live asks for engine, or names one behind it"
+            upstream = await stack.enter_async_context(tap.relay(engine.port))
+            settings = {"upstream_url": upstream.url, **settings}
+            running = await stack.enter_async_context(runnings.launch(ending, **settings))
+            running.upstream = upstream
+            running.client_timeout_seconds = CLIENT_SECONDS
+            return running
+
+        yield launch
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows what the engines have said with a test that failed."""
+    report = yield
+    made = getattr(item, "funcargs", {}).get("engines")
+    if report.failed and isinstance(made, Engines):
+        for engine in made.started():
+            report.sections.append((f"the end of {engine.log}", engine.last_words()))
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks all that is in this folder."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("live")
