@@ -9,37 +9,20 @@ import pytest
 from proxy.app import Clocks, configure
 from proxy.auth.keys import generate
 from proxy.config import ConfigError
-from proxy.endpoints import ENDPOINTS
+from tests.contract.tables.auth import (
+    ANTHROPIC,
+    GOOD_BEARERS,
+    HOSTS,
+    NO_CREDENTIAL,
+    OTHER,
+    PATHS,
+    WRONG_KEYS,
+)
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, Launch
 
-OTHER = "sk-other-" + "o" * 40
 MESSAGES = "/v1/messages"
 MESSAGE = CHAT_BODY
-
-PATHS = [
-    *[row.path.decode() for row in ENDPOINTS],
-    "/",
-    "/nope",
-    "/metrics",
-    "/docs",
-    "/openapi.json",
-    "/readyz",
-    "/status",
-    "/healthz/",
-    "/health",
-    "/invocations",
-    "/tokenize",
-    "/pooling",
-    "/sleep",
-    "/collective_rpc",
-    "/reset_prefix_cache",
-    "/v1/load_lora_adapter",
-    "/server_info",
-    "/version",
-    "//v1/chat/completions",
-    "/v1/../metrics",
-]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -55,21 +38,7 @@ async def test_without_a_key_every_path_is_401(proxy: Launch, path: str) -> None
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        pytest.param([], id="nothing"),
-        pytest.param([("Authorization", KEY)], id="a key without a scheme"),
-        pytest.param([("Authorization", "Bearer")], id="a scheme without a key"),
-        pytest.param([("Authorization", f"Basic {KEY}")], id="another scheme"),
-        pytest.param([("Authorization", f"Bearer{KEY}")], id="no space"),
-        pytest.param([("Authorization", "Bearer caf\xe9")], id="Latin-1"),
-        pytest.param([("Authorization", "Bearer cl\xc3\xa9")], id="UTF-8"),
-        pytest.param([("Authorization", f"Bearer {KEY}, Bearer {KEY}")], id="joined by a comma"),
-        pytest.param([("Authorization", f"Bearer {OTHER}"), *BEARER.items()], id="bad, then good"),
-        pytest.param([*BEARER.items(), ("Authorization", f"Bearer {OTHER}")], id="good, then bad"),
-        pytest.param([*BEARER.items(), *BEARER.items()], id="the good one twice"),
-        pytest.param([("x-api-key", KEY)], id="Anthropic's field on an OpenAI route"),
-        pytest.param([("Cookie", f"key={KEY}"), ("api-key", KEY)], id="fields of other services"),
-    ],
+    NO_CREDENTIAL,
 )
 async def test_no_usable_credential_is_401(proxy: Launch, fields: list[tuple[str, str]]) -> None:
     """With a challenge, the reason, and nothing forwarded."""
@@ -83,16 +52,7 @@ async def test_no_usable_credential_is_401(proxy: Launch, fields: list[tuple[str
 
 @pytest.mark.parametrize(
     "key",
-    [
-        pytest.param(OTHER, id="unknown"),
-        pytest.param(KEY[:-1], id="one character short"),
-        pytest.param(KEY + "k", id="one character long"),
-        pytest.param(KEY.upper(), id="another case"),
-        pytest.param("x", id="one character"),
-        pytest.param("x" * 20_000, id="20,000 characters"),
-        pytest.param(generate(), id="of our own form"),
-        pytest.param(hashlib.sha256(KEY.encode()).hexdigest(), id="the digest for the key"),
-    ],
+    WRONG_KEYS,
 )
 async def test_a_wrong_key_is_403(proxy: Launch, key: str) -> None:
     """Without a challenge, and without the key in the log."""
@@ -106,7 +66,7 @@ async def test_a_wrong_key_is_403(proxy: Launch, key: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [f"Bearer {KEY}", f"bearer {KEY}", f"BEARER {KEY}", f"Bearer   {KEY}", f"Bearer {KEY} "],
+    GOOD_BEARERS,
 )
 async def test_the_key_gets_in(proxy: Launch, value: str) -> None:
     """The scheme in any case, spaces tolerated; the log has its name and no part of it."""
@@ -129,20 +89,7 @@ async def test_each_of_several_keys_gets_in_under_its_own_name(proxy: Launch) ->
 
 @pytest.mark.parametrize(
     ("fields", "status"),
-    [
-        pytest.param([("x-api-key", KEY)], 200, id="x-api-key"),
-        pytest.param([("Authorization", f"Bearer {KEY}")], 200, id="a bearer"),
-        pytest.param([("x-api-key", KEY), *BEARER.items()], 200, id="both, the same"),
-        pytest.param([("x-api-key", OTHER)], 403, id="a wrong x-api-key"),
-        pytest.param([("x-api-key", OTHER), *BEARER.items()], 401, id="wrong beside a good bearer"),
-        pytest.param(
-            [("x-api-key", KEY), ("Authorization", f"Bearer {OTHER}")],
-            401,
-            id="good beside a wrong bearer",
-        ),
-        pytest.param([("x-api-key", KEY), ("x-api-key", KEY)], 401, id="twice"),
-        pytest.param([], 401, id="nothing"),
-    ],
+    ANTHROPIC,
 )
 async def test_anthropic_routes(proxy: Launch, fields: list[tuple[str, str]], status: int) -> None:
     """They take x-api-key too, and speak Anthropic's errors."""
@@ -159,9 +106,7 @@ async def test_anthropic_routes(proxy: Launch, fields: list[tuple[str, str]], st
     await front.assert_refused(response, status, code)
 
 
-@pytest.mark.parametrize(
-    "host", ["x/healthz?a=", "x#", "x/metrics", "healthz", "127.0.0.1", "localhost:9090"]
-)
+@pytest.mark.parametrize("host", HOSTS)
 async def test_the_host_decides_nothing(proxy: Launch, host: str) -> None:
     """CVE-2026-48710: a path in Host must not become the path."""
     front = await proxy()

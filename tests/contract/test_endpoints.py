@@ -3,18 +3,18 @@
 import pytest
 
 from proxy.endpoints import ENDPOINTS, Endpoint
+from tests.contract.tables.endpoints import (
+    BODIES,
+    ELSEWHERE,
+    MODELS,
+    OTHER_METHODS,
+    QUERIES,
+    QUERIES_WITH_KEYS,
+)
 from tests.harness.client import RawResponse
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
 from tests.harness.upstream import response
 
-MODELS = "/v1/models"
-BODIES = {
-    "completions": b'{"model":"m","prompt":"hi","max_tokens":16}',
-    "responses": b'{"model":"m","input":"hi","max_output_tokens":16}',
-    "embeddings": b'{"model":"m","input":"hi"}',
-    "rerank": b'{"model":"m","query":"hi","documents":["a"]}',
-    "score": b'{"model":"m","text_1":"hi","text_2":"a"}',
-}
 ORIGIN = "https://chat.example.org"
 
 
@@ -36,38 +36,7 @@ async def test_each_endpoint_reaches_its_own_path(proxy: Launch, row: Endpoint) 
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param("/", id="the root"),
-        pytest.param("/v1", id="the base URL"),
-        pytest.param("/v1/", id="the base URL with a slash"),
-        pytest.param("/v1/models/", id="a slash behind"),
-        pytest.param("//v1/chat/completions", id="a slash before"),
-        pytest.param("/v1//chat/completions", id="a slash within"),
-        pytest.param("/v1/v1/chat/completions", id="the prefix twice"),
-        pytest.param("/chat/completions", id="no prefix"),
-        pytest.param("/v1%2Fmodels", id="an encoded slash"),
-        pytest.param("/v1/%6dodels", id="an encoded letter"),
-        pytest.param("/v1/../metrics", id="dots to the metrics"),
-        pytest.param("/v1/models/../../metrics", id="dots behind an endpoint"),
-        pytest.param("/v1/models;a=b", id="a path parameter"),
-        pytest.param("/v1/models/m", id="one model"),
-        pytest.param("/v1/models/org%2Fname", id="one model, encoded"),
-        pytest.param("/v1/rerank", id="an endpoint that is off by default"),
-        pytest.param("/v1/audio/transcriptions", id="audio"),
-        pytest.param("/metrics", id="metrics"),
-        pytest.param("//metrics", id="metrics with two slashes"),
-        pytest.param("/docs", id="documentation"),
-        pytest.param("/redoc", id="more documentation"),
-        pytest.param("/openapi.json", id="the schema"),
-        pytest.param("/readyz", id="the admin listener's readiness"),
-        pytest.param("/status", id="the admin listener's status"),
-        pytest.param("/healthz/", id="the probe with a slash"),
-        pytest.param("/health", id="the upstream's health"),
-        pytest.param("/tokenize", id="a control endpoint"),
-        pytest.param("/sleep", id="another"),
-        pytest.param("/collective_rpc", id="a third"),
-        pytest.param("/api/tags", id="another product's"),
-    ],
+    ELSEWHERE,
 )
 async def test_everything_else_is_404(proxy: Launch, path: str) -> None:
     """For those who have a key: in JSON, with a hint, and nothing forwarded."""
@@ -80,16 +49,7 @@ async def test_everything_else_is_404(proxy: Launch, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
-    [
-        pytest.param("GET", CHAT, b"POST", id="GET where POST is"),
-        pytest.param("DELETE", CHAT, b"POST", id="DELETE"),
-        pytest.param("OPTIONS", CHAT, b"POST", id="OPTIONS while CORS is off"),
-        pytest.param("PATCH", CHAT, b"POST", id="PATCH"),
-        pytest.param("TRACE", MODELS, b"GET", id="TRACE"),
-        pytest.param("POST", MODELS, b"GET", id="POST where GET is"),
-        pytest.param("HEAD", MODELS, b"GET", id="HEAD where GET is"),
-        pytest.param("PROPFIND", MODELS, b"GET", id="a method of WebDAV"),
-    ],
+    OTHER_METHODS,
 )
 async def test_another_method_is_405(proxy: Launch, method: str, path: str, allow: bytes) -> None:
     """With Allow; it never reaches inference."""
@@ -128,12 +88,7 @@ async def test_the_operator_says_what_is_served(
 
 @pytest.mark.parametrize(
     "query",
-    [
-        "api-version=2024-10-21&x=a%2Bb&x=2&empty=&sp=a+b",
-        "q='%27\"&a[]=1&b={}|^`",
-        "?",
-        "..%2f..%2fmetrics",
-    ],
+    QUERIES,
 )
 async def test_the_query_goes_along_as_it_came(proxy: Launch, query: str) -> None:
     """Order, repeats, escapes and empty values; it is in no log."""
@@ -145,9 +100,7 @@ async def test_the_query_goes_along_as_it_came(proxy: Launch, query: str) -> Non
     assert query == "?" or query not in front.log.text
 
 
-@pytest.mark.parametrize(
-    "query", ["api_key=canary-1", "token=canary-1", "x=sk-canary-1", "x=%73k-canary-1"]
-)
+@pytest.mark.parametrize("query", QUERIES_WITH_KEYS)
 async def test_a_key_in_the_query_is_refused(proxy: Launch, query: str) -> None:
     """Logs and histories keep queries; ours does not."""
     front = await proxy()
