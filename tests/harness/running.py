@@ -147,7 +147,7 @@ class Running:
 
     def assert_counted(self, line: dict[str, Any]) -> None:
         """The request of this line, which must be the only one of its kind, is in the metrics."""
-        endpoint, status, outcome = line["endpoint"] or "none", line["status"], line["outcome"]
+        endpoint, status, outcome = line.get("endpoint") or "none", line["status"], line["outcome"]
         labels = {"endpoint": endpoint, "status": str(status), "outcome": outcome}
         assert self.metric("bulwark_requests_total", **labels) == 1
         refusals = self.metric("bulwark_refusals_total", endpoint=endpoint, reason=outcome)
