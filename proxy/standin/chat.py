@@ -12,6 +12,7 @@ from proxy.standin.dialect import (
     all_text,
     choose_tool,
     data,
+    format_schema,
     last_text,
     model_of,
     new_id,
@@ -33,6 +34,8 @@ class Chat(Dialect):
             prompt=all_text(messages),
             said=last_text(messages),
             tool=choose_tool(functions, "parameters", body, messages),
+            schema=format_schema(body.get("response_format"), member="json_schema"),
+            thinks=body.get("reasoning_effort") not in (None, "none"),
             max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
             stream=body.get("stream") is True,
             include_usage=(body.get("stream_options") or {}).get("include_usage") is True,
@@ -40,9 +43,13 @@ class Chat(Dialect):
 
     def whole(self, question: Question, answer: Answer, created: int) -> Json:
         """See ``Dialect``."""
-        message: Json = {"role": "assistant", "content": answer.text}
+        # What a reasoning model has no words left to say is null, as with vLLM.
+        text = answer.text if answer.pieces or not answer.thoughts else None
+        message: Json = {"role": "assistant", "content": text}
         if answer.tool_name:
             message = {"role": "assistant", "content": None, "tool_calls": [_call(answer)]}
+        if answer.thoughts:
+            message |= _thinking(answer.thought)
         choice = {"index": 0, "message": message, "finish_reason": _finish_reason(answer)}
         return self._frame("chat.completion", question, created) | {
             "choices": [choice | {"logprobs": None}],
@@ -52,10 +59,11 @@ class Chat(Dialect):
     def events(self, question: Question, answer: Answer, created: int) -> Iterator[bytes]:
         """See ``Dialect``."""
         frame = self._frame("chat.completion.chunk", question, created)
-        first: Json = {"role": "assistant", "content": ""}
+        yield self._chunk(frame, {"role": "assistant", "content": ""})
+        for thought in answer.thoughts:
+            yield self._chunk(frame, _thinking(thought))
         if answer.tool_name:
-            first["tool_calls"] = [{"index": 0} | _call(answer, arguments="")]
-        yield self._chunk(frame, first)
+            yield self._chunk(frame, {"tool_calls": [{"index": 0} | _call(answer, arguments="")]})
         for piece in answer.pieces:
             if answer.tool_name:
                 delta: Json = {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
@@ -127,6 +135,11 @@ class Completions(Dialect):
     @staticmethod
     def _choice(text: str, finish: str | None) -> Json:
         return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+
+
+def _thinking(text: str) -> Json:
+    # Both names are about: engines write the new one, most clients still read the old one.
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def _finish_reason(answer: Answer) -> str:

@@ -52,10 +52,27 @@ def model_of(body: Mapping[str, Any]) -> str:
 def choose_tool(
     offered: list[Json], schema: str, body: Mapping[str, Any], messages: list[Json]
 ) -> Tool | None:
-    """The tool to call: the first one, unless the client wants none or has just run it."""
-    if not offered or body.get("tool_choice") == "none" or _is_tool_result(messages):
+    """The tool to call: the one named, else the first, unless none is wanted or one was just run."""
+    choice = body.get("tool_choice")
+    wanted = choice if isinstance(choice, dict) else {"type": choice}
+    if not offered or wanted.get("type") == "none" or _is_tool_result(messages):
         return None
-    return Tool(str(offered[0].get("name")), offered[0].get(schema) or {})
+    name = (wanted.get("function") or wanted).get("name")
+    tool = next((tool for tool in offered if tool.get("name") == name), offered[0])
+    return Tool(str(tool.get("name")), {"type": "object"} | (tool.get(schema) or {}))
+
+
+def format_schema(wanted: object, *, member: str = "") -> Mapping[str, Any] | None:
+    """The schema in an output format; any object where the format is JSON without one.
+
+    Args:
+        wanted: The format.
+        member: Where in it the schema is, if not in it directly.
+    """
+    if not isinstance(wanted, dict) or wanted.get("type") not in ("json_schema", "json_object"):
+        return None
+    holder = wanted.get(member) if member else wanted
+    return (holder or {}).get("schema") or {"type": "object"}
 
 
 def _is_tool_result(messages: list[Json]) -> bool:

@@ -9,6 +9,7 @@ from proxy.standin.dialect import (
     Json,
     all_text,
     choose_tool,
+    format_schema,
     last_text,
     model_of,
     named_event,
@@ -28,6 +29,8 @@ class Messages(Dialect):
             prompt=f"{all_text(body.get('system'))} {all_text(messages)}",
             said=last_text(messages),
             tool=choose_tool(body.get("tools") or [], "input_schema", body, messages),
+            schema=format_schema((body.get("output_config") or {}).get("format")),
+            thinks=(body.get("thinking") or {}).get("type") in ("enabled", "adaptive"),
             max_tokens=body.get("max_tokens"),
             stream=body.get("stream") is True,
         )
@@ -40,7 +43,7 @@ class Messages(Dialect):
             # Arguments that were cut are no JSON, and no input either.
             block = self._tool_use(answer, {} if answer.cut else json.loads(answer.text))
         return self._message(question, answer) | {
-            "content": [block],
+            "content": [*self._thinking(answer), block],
             "stop_reason": self._stop_reason(answer),
         }
 
@@ -50,21 +53,36 @@ class Messages(Dialect):
         began = self._message(question, answer)
         began["usage"]["output_tokens"] = 0
         yield self._event("message_start", message=began)
-        block: Json = {"type": "text", "text": ""}
-        kind, member = "text_delta", "text"
+        yield self._event("ping")
+        index = 0
+        for thinking in self._thinking(answer):
+            empty = thinking | {"thinking": "", "signature": ""}
+            deltas = [{"type": "thinking_delta", "thinking": word} for word in answer.thoughts]
+            signed = {"type": "signature_delta", "signature": thinking["signature"]}
+            yield from self._block(index, empty, [*deltas, signed])
+            index += 1
         if answer.tool_name:
             block = self._tool_use(answer, {})
             kind, member = "input_json_delta", "partial_json"
-        yield self._event("content_block_start", index=0, content_block=block)
-        yield self._event("ping")
-        for piece in answer.pieces:
-            delta = {"type": kind, member: piece}
-            yield self._event("content_block_delta", index=0, delta=delta)
-        yield self._event("content_block_stop", index=0)
+        else:
+            block = {"type": "text", "text": ""}
+            kind, member = "text_delta", "text"
+        yield from self._block(index, block, [{"type": kind, member: p} for p in answer.pieces])
         ending = {"stop_reason": self._stop_reason(answer), "stop_sequence": None}
         usage = {"output_tokens": answer.completion_tokens}
         yield self._event("message_delta", delta=ending, usage=usage)
         yield self._event("message_stop")
+
+    def _block(self, index: int, block: Json, deltas: list[Json]) -> Iterator[bytes]:
+        yield self._event("content_block_start", index=index, content_block=block)
+        for delta in deltas:
+            yield self._event("content_block_delta", index=index, delta=delta)
+        yield self._event("content_block_stop", index=index)
+
+    @staticmethod
+    def _thinking(answer: Answer) -> list[Json]:
+        block = {"type": "thinking", "thinking": answer.thought, "signature": "c3RhbmQtaW4="}
+        return [block] if answer.thoughts else []
 
     @staticmethod
     def _message(question: Question, answer: Answer) -> Json:

@@ -8,6 +8,7 @@ from proxy.standin.dialect import (
     Json,
     all_text,
     choose_tool,
+    format_schema,
     last_text,
     model_of,
     named_event,
@@ -29,6 +30,7 @@ class Responses(Dialect):
             prompt=f"{body.get('instructions') or ''} {all_text(items)}",
             said=last_text(items),
             tool=choose_tool(functions, "parameters", body, items),
+            schema=format_schema((body.get("text") or {}).get("format")),
             max_tokens=body.get("max_output_tokens"),
             stream=body.get("stream") is True,
         )

@@ -22,6 +22,7 @@ from proxy.standin.model import answer, count
 from proxy.standin.responses import Responses
 
 _DIMENSIONS = 8
+_MAX_DIMENSIONS = 4096
 
 
 def build(word_seconds: float = 0.02) -> Starlette:
@@ -105,15 +106,22 @@ class _Server:
         return JSONResponse({"input_tokens": count(Messages().question(body).prompt)})
 
     async def embeddings(self, request: Request) -> Response:
-        """POST ``/v1/embeddings``: vectors out of a hash, the same for the same text."""
+        """POST ``/v1/embeddings``: vectors out of a hash, the same for the same text or tokens."""
         body = await _json(request)
         if body is None:
             return _bad_request()
-        given = body.get("input")
-        items = given if isinstance(given, list) else [given]
+        given: Any = body.get("input")
+        # A list of numbers is one input as tokens.
+        many = isinstance(given, list) and not all(isinstance(item, int) for item in given)
+        items: list[Any] = given if many else [given]
         in_base64 = body.get("encoding_format") == "base64"
+        dimensions = min(body.get("dimensions") or _DIMENSIONS, _MAX_DIMENSIONS)
         data = [
-            {"object": "embedding", "index": index, "embedding": _embed(item, in_base64=in_base64)}
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": _embed(item, dimensions, in_base64=in_base64),
+            }
             for index, item in enumerate(items)
         ]
         tokens = sum(count(str(item)) for item in items)
@@ -147,9 +155,9 @@ def _bad_request() -> Response:
     return JSONResponse({"error": error}, status_code=400)
 
 
-def _embed(item: object, *, in_base64: bool) -> list[float] | str:
-    sha256 = hashlib.sha256(str(item).encode()).digest()
-    vector = [byte / 255 for byte in sha256[:_DIMENSIONS]]
+def _embed(item: object, dimensions: int, *, in_base64: bool) -> list[float] | str:
+    digest = hashlib.shake_256(str(item).encode()).digest(dimensions)
+    vector = [byte / 255 for byte in digest]
     if in_base64:
-        return base64.b64encode(struct.pack(f"<{_DIMENSIONS}f", *vector)).decode()
+        return base64.b64encode(struct.pack(f"<{dimensions}f", *vector)).decode()
     return vector
