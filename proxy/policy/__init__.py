@@ -12,6 +12,7 @@ from proxy.policy.fields import RefusedFields
 from proxy.policy.limits import Cost, Limits, Verdict
 from proxy.policy.output import bound_output
 from proxy.policy.prompt import PER_INPUT, TOTAL_FACTOR, PromptCount
+from proxy.policy.sampling import check_sampling
 
 __all__ = ["Cost", "Limits", "Policy", "Verdict"]
 
@@ -41,6 +42,7 @@ class Policy:
         prompt_cap = limits.max_prompt_chars * (TOTAL_FACTOR if kind in PER_INPUT else 1)
         members = parse(body, max_structure=max_structure(prompt_cap, limits.max_schema_chars))
         self._fields.check_top(kind, members)
+        check_sampling(members)
         count = PromptCount(kind, limits, self._fields)
         count.walk(members)
         output = bound_output(kind, members, limits, prompts=len(count.inputs))

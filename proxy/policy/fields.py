@@ -1,9 +1,10 @@
 """The fields that are refused by name, each with its reason.
 
 A table of what is known to be hostile, not a schema of what is known: unknown fields pass. A name is
-looked for at the top level of the body, inside ``chat_template_kwargs`` and, for media and
-embeddings, in content parts; never inside schemas, arguments, ``tool_use.input`` or text, where a
-tool may well have a property called ``input_ids``. A value of null or false is as good as absent.
+looked for at the top level of the body, inside ``chat_template_kwargs``, for grammars inside
+``structured_outputs`` and, for media and embeddings, in content parts; never inside schemas,
+arguments, ``tool_use.input`` or text, where a tool may well have a property called ``input_ids``.
+A value of null or false is as good as absent.
 
 Sources: the source of vLLM 0.33.0 and SGLang 0.5.23, and the advisories named.
 """
@@ -23,6 +24,7 @@ _ROUTES = "it steers scheduling or identity inside the server"
 _DENIED = "PROXY_DENY_FIELDS names it"
 _STATE = "it pulls in state that is not in the body"
 _CRASHES = "it has crashed engines or leaked between requests"
+_HOLDS = "a short one can hold the engine, and everybody in it, for minutes"
 
 HOSTILE: Mapping[str, str] = {
     # vLLM feeds kv_transfer_params.prompt_token_ids to the engine in place of the messages, even
@@ -50,6 +52,15 @@ HOSTILE: Mapping[str, str] = {
     "use_beam_search": _BLOWS_UP,
     "generation_config": _BLOWS_UP,  # transformers serve: carries its own max_new_tokens
     "n_discard": _CRASHES,  # llama.cpp, heap overflow: CVE-2026-21869
+    # What llama.cpp tells itself about a template, and takes from whoever sends it: a parser that
+    # refers to itself, or a trigger of a type that there is not, ends the server (seen live).
+    "chat_parser": _CRASHES,
+    "grammar_triggers": _CRASHES,
+    # 30 rules that each name the next one twice, 700 characters, held llama.cpp (with 5 GB) and
+    # vLLM 0.32.0 for as long as anybody looked, and went on when the client had left (seen live).
+    "grammar": _HOLDS,  # llama.cpp
+    "ebnf": _HOLDS,  # SGLang
+    "guided_grammar": _HOLDS,  # vLLM before 0.12
     "request_id": _ROUTES,  # CVE-2026-116176, CVE-2026-105755
     "rid": _ROUTES,  # SGLang
     "data_parallel_rank": _ROUTES,
@@ -95,6 +106,9 @@ TEMPLATE_ARGUMENTS: Mapping[str, str] = {
     "messages": _REPLACES,
 }
 
+# What `structured_outputs` of vLLM may hold besides schemas.
+STRUCTURED_OUTPUTS: Mapping[str, str] = {"grammar": _HOLDS}
+
 # Tools that the server would run itself, or unknown ones that it might, are refused: on this route
 # a tool's type decides who acts. These are run by the client, or answered by its own functions.
 CLIENT_TOOLS = frozenset({"function", "custom", "local_shell"})
@@ -135,11 +149,12 @@ class RefusedFields:
             for kind in BodyKind
         }
         self._template = self._without_allowed({**common, **TEMPLATE_ARGUMENTS, **operator})
+        self._structured = self._without_allowed(STRUCTURED_OUTPUTS)
         self._endings = tuple(HOSTILE_ENDINGS)
         self._beginnings = (*HOSTILE_BEGINNINGS, *(STRICT_BEGINNINGS if self._strict else ()))
 
     def check_top(self, kind: BodyKind, body: Mapping[str, Any]) -> None:
-        """Looks at the top level, and into ``chat_template_kwargs`` and, on responses, tools.
+        """Looks at the top level, into the two places named above and, on responses, tools.
 
         Raises:
             FieldRefused: Naming the field, the reason and the setting.
@@ -148,6 +163,9 @@ class RefusedFields:
         kwargs = body.get("chat_template_kwargs")
         if type(kwargs) is dict:
             self._check(self._template, kwargs, "chat_template_kwargs.")
+        structured = body.get("structured_outputs")
+        if type(structured) is dict:
+            self._check(self._structured, structured, "structured_outputs.")
         if kind is BodyKind.RESPONSES:
             self._check_tools(body.get("tools"))
         if (

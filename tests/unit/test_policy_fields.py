@@ -42,6 +42,19 @@ def test_a_field_that_overflows_the_heap_of_llama_cpp_is_refused(value: int) -> 
         check({"n_discard": value})
 
 
+def test_a_grammar_is_refused_where_vllm_takes_it() -> None:
+    """Beside it, schemas and choices pass; so does a property of that name."""
+    for kind in (BodyKind.CHAT, BodyKind.COMPLETIONS, BodyKind.RESPONSES):
+        with pytest.raises(FieldRefused, match="hold the engine") as caught:
+            check({"structured_outputs": {"grammar": "root ::= a"}}, kind)
+        assert caught.value.param == "structured_outputs.grammar"
+    allowed = frozenset({"grammar"})
+    assert check({"structured_outputs": {"grammar": "x"}}, allow_fields=allowed).body
+    schema = {"type": "object", "properties": {"grammar": {"type": "string"}}}
+    for fine in ({"grammar": None, "json": schema}, {"choice": ["grammar"]}, None, "odd"):
+        assert check({"structured_outputs": fine}).body
+
+
 @pytest.mark.parametrize("name", [*HOSTILE_NAMES, *STRICT_NAMES])
 def test_the_same_name_passes_where_it_is_data(name: str) -> None:
     """A tool may have a property called input_ids."""
