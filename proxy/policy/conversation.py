@@ -11,7 +11,7 @@ from typing import Any
 from proxy.errors import InvalidValue
 from proxy.policy import media, tables
 from proxy.policy.fields import RefusedFields
-from proxy.policy.lengths import arguments_size, escape_chars, rendered_total
+from proxy.policy.lengths import arguments_size, escape_chars, printed_chars, rendered_total
 
 # Members that SDKs send as null when they replay a message.
 _OFTEN_NULL = frozenset({"tool_calls", "function_call", "audio", "annotations", "cache_control"})
@@ -46,6 +46,7 @@ class Conversation:
         items: Messages, input items, parts and tool calls.
         arguments: Members of the arguments of all tool calls.
         media_parts: Images and sounds.
+        tools: Definitions of tools in the middle of it, by their paths: they are schemas.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class Conversation:
         "chars",
         "items",
         "media_parts",
+        "tools",
     )
 
     def __init__(self, fields: RefusedFields, max_chars: int, max_items: int) -> None:
@@ -68,6 +70,7 @@ class Conversation:
         self.items = 0
         self.arguments = 0
         self.media_parts = 0
+        self.tools: list[tuple[str, Any]] = []
 
     def structure(self, value: object) -> None:
         """Counts a value that a template may render as a structure."""
@@ -82,7 +85,7 @@ class Conversation:
 
     def settle(self) -> None:
         """Adds what the structures count, once the walk is over."""
-        self.chars += rendered_total(self._structures)
+        self.chars += rendered_total(self._structures, self._max_chars)
         self._structures.clear()
 
     def messages(self, name: str, value: object) -> None:
@@ -110,8 +113,15 @@ class Conversation:
                     pass
                 else:
                     self._message_member(key, member, name, index)
-            if message.get("role") not in _PLAIN_ROLES:
-                self.chars += escape_chars(message.get("content"))
+            role, content = message.get("role"), message.get("content")
+            if role not in _PLAIN_ROLES:
+                self.chars += escape_chars(content)
+            if role != "user" and type(content) is list:
+                self.chars += sum(
+                    printed_chars(part["content"])
+                    for part in content
+                    if type(part) is dict and "content" in part
+                )
 
     def content(self, where: str, value: object, *, nested: bool = False) -> None:
         """Counts content: a string, a part, or a list of parts, themselves strings or objects.
@@ -154,6 +164,8 @@ class Conversation:
             self._call(value)
         elif key == "arguments":
             self._arguments(value)
+        elif key == "tools" and type(value) is list:
+            self.tools.append((f"{name}[{index}].tools", value))
         else:
             self._text_member(key, value)
 
@@ -167,6 +179,8 @@ class Conversation:
                 self.chars += escape_chars(value)
             elif key == "input":
                 self._structured_arguments(value)
+            elif key == "tool" and type(value) is dict:
+                self.tools.append((f"{where}.tool", [value]))
             else:
                 self._text_member(key, value)
 

@@ -15,6 +15,13 @@ _CHARS_PER_ID = 4
 _MAX_ID = 2**63 - 1
 
 
+def entries(value: object) -> int:
+    """How many inputs a value of `prompt` or `input` is, if it is one of the forms: ids are none."""
+    if type(value) is list and value and type(value[0]) is not int:
+        return len(value)
+    return int(value is not None)
+
+
 def input_chars(name: str, value: object) -> list[int]:
     """Characters of each entry of `prompt` or `input`; a lone text or list of ids is one entry.
 
