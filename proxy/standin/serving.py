@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Iterator
 
 import uvicorn
 
+from proxy.server.listeners import bind
 from proxy.standin.server import build
 
 
@@ -26,7 +26,7 @@ async def serving(word_seconds: float = 0.02) -> AsyncIterator[str]:
         word_seconds: As for ``build``.
     """
     # Bound and listening, so that whoever is quick waits in the backlog.
-    sock = socket.create_server(("127.0.0.1", 0))
+    sock = bind("127.0.0.1", 0, "the stand-in")
     host, port = sock.getsockname()
     config = uvicorn.Config(
         build(word_seconds), log_config=None, access_log=False, lifespan="off", ws="none"
