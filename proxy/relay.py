@@ -25,6 +25,18 @@ from proxy.upstream import faults
 # Whoever announces more than an exabyte is not counting bytes.
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
+# What belongs to the hop between the two of us, and what only a request of ours could have asked for:
+# a part of an answer must never pass for the whole.
+_NOT_THE_CLIENTS = frozenset(
+    {
+        HTTPStatus.RESET_CONTENT,
+        HTTPStatus.PARTIAL_CONTENT,
+        HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+        HTTPStatus.MISDIRECTED_REQUEST,
+        HTTPStatus.UPGRADE_REQUIRED,
+    }
+)
+
 # An upstream's error is a message and the names of a few fields.
 MAX_ERROR_BYTES = 64 * 1024
 
@@ -167,6 +179,10 @@ def check_head(status: int, fields: RawHeaders) -> None:
         raise UpstreamError(
             f"The model server refused this proxy's own key ({status}, PROXY_UPSTREAM_API_KEY). "
             "Your key is not at fault."
+        )
+    if status in _NOT_THE_CLIENTS:
+        raise UpstreamError(
+            f"The model server answered with status {status}, which is not for you."
         )
     codings = [value for name, value in fields if name.lower() == b"content-encoding"]
     if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):

@@ -22,7 +22,9 @@ LONG = Deadline(3600.0, lambda: UpstreamTimeout("late"))
 JSON = (b"Content-Type", b"application/json")
 
 
-@pytest.mark.parametrize("status", [200, 204, 299, 400, 404, 407, 429, 499, 500, 503, 599])
+@pytest.mark.parametrize(
+    "status", [200, 204, 207, 299, 400, 404, 406, 408, 422, 429, 499, 500, 503, 599]
+)
 def test_an_answer_crosses(status: int) -> None:
     """Successes and the upstream's own errors are the client's to read."""
     check_head(status, [JSON, (b"Content-Encoding", b"identity")])
@@ -41,6 +43,11 @@ def test_an_answer_crosses(status: int) -> None:
         pytest.param(307, [JSON], "redirect", id="a redirect that repeats the body"),
         pytest.param(401, [JSON], "PROXY_UPSTREAM_API_KEY", id="our key is missing"),
         pytest.param(403, [JSON], "PROXY_UPSTREAM_API_KEY", id="our key is wrong"),
+        pytest.param(205, [JSON], "not for you", id="an order to forget a form"),
+        pytest.param(206, [JSON], "not for you", id="a part of an answer"),
+        pytest.param(407, [JSON], "not for you", id="the credentials of a proxy"),
+        pytest.param(421, [JSON], "not for you", id="our way to it is wrong"),
+        pytest.param(426, [JSON], "not for you", id="it wants another protocol of us"),
         pytest.param(200, [(b"CONTENT-encoding", b"gzip")], "compressed", id="gzip in any case"),
         pytest.param(400, [(b"content-encoding", b"br")], "compressed", id="a compressed error"),
         pytest.param(
