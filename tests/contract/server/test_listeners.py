@@ -265,19 +265,23 @@ async def test_a_server_that_cannot_start_says_why() -> None:
 # bind
 
 
-async def test_what_it_accepts_sends_at_once() -> None:
-    """On asyncio's own loop too, which leaves Nagle's algorithm on where it does not know the protocol."""
-    accepted: asyncio.Queue[int] = asyncio.Queue()
+def test_what_it_accepts_sends_at_once() -> None:
+    """On asyncio's own loop too, which turns Nagle's algorithm off only where it knows of TCP."""
 
-    class Noting(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            sock = transport.get_extra_info("socket")
-            accepted.put_nowait(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    async def nodelay() -> int:
+        accepted: asyncio.Queue[int] = asyncio.Queue()
 
-    sock = listeners.bind("127.0.0.1", 0, "PROXY_PORT")
-    server = await asyncio.get_running_loop().create_server(Noting, sock=sock)
-    async with server, await RawClient.open(*sock.getsockname()):
-        assert await accepted.get() == 1
+        class Noting(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                sock = transport.get_extra_info("socket")
+                accepted.put_nowait(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        sock = listeners.bind("127.0.0.1", 0, "PROXY_PORT")
+        server = await asyncio.get_running_loop().create_server(Noting, sock=sock)
+        async with server, await RawClient.open(*sock.getsockname()):
+            return await accepted.get()
+
+    assert asyncio.run(nodelay()) == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
