@@ -49,12 +49,13 @@ async def run(*command: str | Path, env: Mapping[str, str] = {}, within: float =
 async def started(
     *command: str | Path,
     env: Mapping[str, str] = {},
+    stdin: int = asyncio.subprocess.DEVNULL,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A program that runs for the block; with its children it does not outlive it."""
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         env=_environment(env),
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
