@@ -163,7 +163,11 @@ class Conversation:
         elif key in {"function_call", "function"}:
             self._call(value)
         elif key == "arguments":
+            self._add_items(1)  # an item that is a call: a message and the call in it
             self._arguments(value)
+        elif key == "input":
+            self._add_items(1)  # likewise a custom call, whose text becomes an argument
+            self._structured_arguments({key: value})
         elif key == "tools" and type(value) is list:
             self.tools.append((f"{name}[{index}].tools", value))
         else:

@@ -1,6 +1,7 @@
 """The prompt cap: never less than what an upstream can render from a body."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from proxy.policy import Limits, Policy, Verdict, lengths
 from proxy.policy.lengths import compact_chars, indentation
 
 CAP = 10_000
+INVISIBLE = "\U000e0001"  # one character, and ten as Python prints it
 FREE = 64  # messages, items, parts and tool calls that count nothing themselves
 
 
@@ -461,7 +463,19 @@ def test_what_does_not_count(body: dict[str, Any], chars: int) -> None:
             id="numbers that a template puts spaces between",
         ),
         pytest.param(
-            chat({"role": "user", "role_": "system", "tools": ["x" * CAP]}), id="tools of a message"
+            chat({"role": "user", "role_": "system", "tools": {"x" * CAP: 1}}),
+            id="tools of a message that are no list",
+        ),
+        pytest.param(
+            chat(documents=[{"text": INVISIBLE * 1_001}]), id="what Python prints as ten characters"
+        ),
+        pytest.param(
+            chat(documents=[{"text": '"' + "'" * 5_000}]),
+            id="apostrophes that Python prints with a backslash",
+        ),
+        pytest.param(
+            chat({"tool_calls": [{"function": {"arguments": f'{{"a":"{INVISIBLE * 1_001}"}}'}}]}),
+            id="the same in the arguments of a tool call",
         ),
         pytest.param(chat(guided_json={"role": "x" * CAP}), id="a role deep in an unknown field"),
     ],
@@ -470,6 +484,32 @@ def test_structures_do_not_get_through(body: dict[str, Any]) -> None:
     """They carry few characters of text, and render as many."""
     with pytest.raises(ContextLengthExceeded):
         check(BodyKind.CHAT, body)
+
+
+@pytest.mark.parametrize(
+    ("role", "counted"),
+    [
+        pytest.param("assistant", 10_001, id="the model's, where vLLM prints it"),
+        pytest.param("user", 1_001, id="the user's, where it becomes a message"),
+    ],
+)
+def test_what_a_tool_answered_counts_as_it_is_written(role: str, counted: int) -> None:
+    """Only in a turn that is not the user's, its invisible characters count as escapes."""
+    texts = [{"type": "text", "text": INVISIBLE * 1_000 + "x"}]
+    result = {"type": "tool_result", "tool_use_id": "", "content": texts}
+    body = {"messages": [{"role": role, "content": [result]}]}
+    cost = check(BodyKind.MESSAGES, body, max_prompt_chars=100_000).cost
+    assert cost.prompt_chars == counted
+
+
+@pytest.mark.parametrize("name", ["arguments", "input"])
+def test_an_item_that_is_a_call_counts_as_two(name: str) -> None:
+    """On the Responses API it becomes a message with a call in it."""
+    item = {"type": "function_call", name: ""}
+    few = check(BodyKind.RESPONSES, {"input": [item] * (FREE // 2)}).cost.prompt_chars
+    more = check(BodyKind.RESPONSES, {"input": [item] * (FREE // 2 + 1)}).cost.prompt_chars
+    one = len('{"input": ""}') if name == "input" else 0
+    assert (few, more) == (one * FREE // 2, one * (FREE // 2 + 1) + 64)
 
 
 def test_embeddings_are_capped_for_each_input_and_ten_times_in_total() -> None:
@@ -538,6 +578,60 @@ def test_schemas_count_together_and_so_does_a_text_format() -> None:
     body["text"] = {"format": {"a": "x" * 32_000}}
     with pytest.raises(ToolsTooLarge):
         check(BodyKind.RESPONSES, body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        pytest.param(
+            BodyKind.CHAT,
+            lambda tool: chat({"role": "developer", "content": "hi", "tools": [tool]}),
+            id="in a developer's message",
+        ),
+        pytest.param(
+            BodyKind.MESSAGES,
+            lambda tool: {
+                "messages": [
+                    user("hi"),
+                    {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]},
+                ]
+            },
+            id="in a block that adds it",
+        ),
+    ],
+)
+def test_tools_in_the_middle_of_a_conversation_are_schemas(
+    kind: BodyKind, place: Callable[[object], dict[str, Any]]
+) -> None:
+    """A template indents them as it does the others: 6,000 ones in brackets became 18 times that."""
+    cost = check(kind, place({"a": "x" * 50_000})).cost
+    assert (cost.prompt_chars < 20, cost.schema_chars) == (True, 50_010)
+    deep: Any = [1] * 6_000
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(ToolsTooLarge):
+        check(kind, place({"a": deep}))
+    with pytest.raises(ToolsTooLarge, match="64 levels"):
+        check(kind, place({"a": nested(70)}))
+
+
+def nested(levels: int) -> list[Any]:
+    """Brackets in brackets."""
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_small_tools_count_what_a_server_adds_to_them() -> None:
+    """A custom tool without a description becomes 300 characters in vLLM, 460 of them indented."""
+    tool = {"type": "custom", "name": "x"}
+    one = check(BodyKind.RESPONSES, {"input": "hi", "tools": [tool]}).cost.schema_chars
+    assert 4 * one >= 460
+    with pytest.raises(ToolsTooLarge):
+        check(BodyKind.RESPONSES, {"input": "hi", "tools": [tool] * 600})
+    usual = [{"type": "function", "function": {"name": "f", "description": "x" * 200}}] * 100
+    assert check(BodyKind.CHAT, chat(tools=usual)).cost.schema_chars == compact_chars(usual)
 
 
 def test_a_schema_may_be_64_levels_deep() -> None:
@@ -776,4 +870,13 @@ def test_the_walk_ends_where_the_excess_is_hopeless(body: dict[str, Any], counte
 @given(st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists), max_size=8))
 def test_structures_count_together_what_each_would(values: list[Any]) -> None:
     """The brackets and commas of the common list are taken off again."""
-    assert lengths.rendered_total(values) == sum(lengths.rendered_chars(each) for each in values)
+    each = sum(map(lengths.rendered_chars, values))
+    assert lengths.rendered_total(values, 1_000_000) == each
+    assert min(each, 10) <= lengths.rendered_total(values, 10) <= each
+
+
+@given(st.recursive(st.none() | st.floats() | st.text(), st.lists))
+def test_a_structure_counts_as_json_or_as_python_prints_it(value: object) -> None:
+    """Whichever is longer."""
+    longest = max(len(json.dumps(value, ensure_ascii=False)), len(repr(value)))
+    assert lengths.rendered_chars(value) == longest
