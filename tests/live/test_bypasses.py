@@ -39,6 +39,14 @@ OVER, ENDLESS, TAKEN, CLOSED = "over", "endless", "taken", "closed"
 """What the engine does with it directly: exceeds a cap; does not end; obeys; refuses it itself."""
 
 USER = {"role": "user", "content": "hi"}
+LEAST: Mapping[str, dict[str, Any]] = {
+    CHAT: {"messages": [USER]},
+    COMPLETIONS: {"prompt": "hi"},
+    RESPONSES: {"input": "hi"},
+    MESSAGES: {"messages": [USER], "max_tokens": 1},
+}
+"""What an endpoint wants besides the model."""
+
 TEXT = "x" * 1_000
 IDS = [65] * 1_000
 
@@ -65,13 +73,7 @@ class Bypass:
         """What is sent, both times."""
         if type(self.fields) is bytes:
             return self.fields
-        least: dict[str, Any] = {
-            CHAT: {"messages": [USER]},
-            COMPLETIONS: {"prompt": "hi"},
-            RESPONSES: {"input": "hi"},
-            MESSAGES: {"messages": [USER], "max_tokens": 1},
-        }.get(self.path, {})
-        members = {"model": "m", **least, **self.fields}  # type: ignore[dict-item] # no bytes
+        members = {"model": "m", **LEAST.get(self.path, {}), **self.fields}  # type: ignore[dict-item] # no bytes
         return json.dumps(members, separators=(",", ":")).encode()
 
 
