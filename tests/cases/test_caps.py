@@ -9,7 +9,8 @@ import pytest
 
 from tests.harness import upstream as upstreams
 from tests.harness.bodies import chat, compact
-from tests.harness.running import BEARER, JSON, KEY, Launch, Running
+from tests.harness.running import BEARER, JSON, Launch, Running
+from tests.harness.sdk import openai_client
 
 COMPLETIONS = "/v1/completions"
 
@@ -280,9 +281,7 @@ TOOLS: list[Any] = [
 async def test_an_agents_own_prompt_is_over_the_cap(proxy: Launch) -> None:
     """Its SDK asks once, and its user reads the limit, the measure and the setting to change."""
     front = await proxy()
-    async with openai.AsyncOpenAI(
-        base_url=f"http://127.0.0.1:{front.port}/v1", api_key=KEY
-    ) as client:
+    async with openai_client(front.port) as client:
         with pytest.raises(openai.BadRequestError) as caught:
             await client.chat.completions.create(
                 model="m",

@@ -3,13 +3,13 @@
 import gzip
 import zlib
 
-import openai
 import pytest
 
 from tests.harness import process
 from tests.harness import upstream as upstreams
 from tests.harness.bodies import chat
-from tests.harness.running import BEARER, CHAT, JSON, KEY, Launch
+from tests.harness.running import BEARER, CHAT, JSON, Launch
+from tests.harness.sdk import openai_client, say
 
 LARGE = chat(max_tokens=99999)
 
@@ -49,16 +49,9 @@ async def test_nobody_is_asked_to_compress(proxy: Launch, streamed: bool) -> Non
 async def test_an_sdk_that_offers_gzip_reads_answers_and_streams(proxy: Launch) -> None:
     """openai-python does by default."""
     front = await proxy()
-    async with openai.AsyncOpenAI(
-        base_url=f"http://127.0.0.1:{front.port}/v1", api_key=KEY
-    ) as client:
-        answer = await client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "hi"}]
-        )
-        assert answer.choices[0].message.content == "Hello."
-        stream = await client.chat.completions.create(
-            model="m", messages=[{"role": "user", "content": "hi"}], stream=True
-        )
+    async with openai_client(front.port) as client:
+        assert (await say(client)).choices[0].message.content == "Hello."
+        stream = await say(client, stream=True)
         said = [piece.choices[0].delta.content or "" async for piece in stream]
     assert "".join(said) == "Hello."
 
