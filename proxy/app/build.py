@@ -120,7 +120,7 @@ def _chain(parts: _Parts, authenticator: Authenticator) -> ASGIApp:
             allow_origins=settings.cors_origins,
             allow_methods=("GET", "POST"),
             allow_headers=("*",),
-            expose_headers=_CORS_EXPOSED,
+            expose_headers=(*_CORS_EXPOSED, *settings.response_headers),
         )
     # Around everything: no way out may leave a request unrecorded.
     return AccessLayer(

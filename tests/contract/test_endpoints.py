@@ -211,6 +211,13 @@ async def test_an_allowed_page_may_read_answers_and_refusals(proxy: Launch) -> N
         assert b"X-Request-Id" in cors(answer)[b"access-control-expose-headers"]
 
 
+async def test_an_allowed_page_may_read_what_is_relayed(proxy: Launch) -> None:
+    """A field that the operator lets through is not hidden from scripts only."""
+    front = await proxy(cors_origins=ORIGIN, response_headers="x-served-by")
+    exposed = cors(await front.chat(Origin=ORIGIN))[b"access-control-expose-headers"]
+    assert b"x-served-by" in exposed.split(b", ")
+
+
 async def test_another_page_may_not(proxy: Launch) -> None:
     """It gets no permission, in either step."""
     front = await proxy(cors_origins=ORIGIN)

@@ -165,13 +165,15 @@ async def test_a_page_can_read_why(
 async def test_the_headers_that_a_script_needs(
     proxy: Launch, pages: Pages, browser: Program
 ) -> None:
-    """What was lowered, and when to come back; fields are hidden unless they are exposed by name."""
-    running = await proxy(cors_origins=pages.listed)
+    """What was lowered, when to come back, and what the operator relays: exposed by name."""
+    running = await proxy(cors_origins=pages.listed, response_headers="x-served-by")
     body = json.dumps({"messages": [], "max_tokens": 32_000})
     slow_down = upstreams.response(b"{}", 429, [(b"Retry-After", b"7")])
-    running.upstream.script.extend([[upstreams.response(upstreams.COMPLETION)], [slow_down]])
+    served = upstreams.response(upstreams.COMPLETION, headers=[(b"X-Served-By", b"gpu-1")])
+    running.upstream.script.extend([[served], [slow_down]])
     good, bad = await browser.play("ask", **chat(running, pages.listed, body=body, times=2))
     assert good["headers"]["x-bulwark-clamped"] == "max_tokens 32000 -> 4096"
+    assert good["headers"]["x-served-by"] == "gpu-1"
     assert (bad["status"], bad["headers"]["retry-after"]) == (429, "7")
 
 
