@@ -5,6 +5,7 @@ request passes, and in which order, read ``build._chain``), ``Bulwark`` serves t
 builds anything.
 """
 
+import logging
 import sys
 
 import uvloop
@@ -30,6 +31,9 @@ def run(settings: Settings, authenticator: Authenticator) -> int:
     # A switch of the whole process, so only here, where the process is ours: a second series beside
     # each counter, of when it began, that nobody asks for.
     disable_created_metrics()  # type: ignore[no-untyped-call]
+    # Another one: where somebody turns every logger up, this one would write the heads of the
+    # upstream's answers, and the malformed lines in them, which may repeat anything.
+    logging.getLogger("httpcore").setLevel(logging.INFO)
     bulwark = build(
         settings, authenticator, registry=CollectorRegistry(), log_stream=sys.stdout.buffer
     )
