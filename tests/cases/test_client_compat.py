@@ -172,7 +172,10 @@ async def test_a_history_with_tools(proxy: Launch) -> None:
 async def test_null_counts_nothing(proxy: Launch, more: dict[str, None]) -> None:
     """A message without content takes nothing of the cap: full with it, over with a character."""
     front = await proxy()
-    messages = [{"role": "user", "content": "x" * 10_000}, {"role": "assistant", **more}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "x" * 10_000},
+        {"role": "assistant", **more},
+    ]
     assert (await front.chat(compact({"messages": messages}))).status == 200
     messages[0]["content"] = "x" * 10_001
     refused = await front.chat(compact({"messages": messages}))
