@@ -64,7 +64,7 @@ def test_the_rows_name_the_tests_that_there_are() -> None:
 def test_a_row_is_a_sentence_and_a_verdict() -> None:
     """And whoever overrules says why."""
     for name, wrong, _, verdict in rows():
-        assert wrong[0].isupper(), name
+        assert wrong.lstrip("`")[0].isupper(), name
         assert wrong.endswith("."), name
         assert re.fullmatch(r"holds|(holds; )?overruled: .{10,}", verdict), name
 
