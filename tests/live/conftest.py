@@ -78,6 +78,19 @@ def engine(request: pytest.FixtureRequest, engines: Engines) -> Engine:
     return engines.shared(available(request.param))
 
 
+ENGINE_KEY = "engine-key-" + "e" * 40
+"""What `guarded` wants to be shown on routes below /v1."""
+
+
+@pytest.fixture(scope="session")
+def guarded(engines: Engines) -> Engine:
+    """VLLM over the stub core with a key of its own and a parser of reasoning, shared."""
+    available("vllm-stub")
+    engine = engines.new("vllm-stub", "--api-key", ENGINE_KEY, "--reasoning-parser", "granite")
+    engine.start()
+    return engine
+
+
 @pytest.fixture(scope="module")
 async def ending() -> AsyncIterator[list[asyncio.Task[int]]]:
     """The proxies whose tests are over; waits for their ends."""
@@ -121,8 +134,14 @@ def pytest_runtest_makereport(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks all that is in this folder."""
+    """Marks all that is in this folder, and puts at the end what leaves no engine alive."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker("live")
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The mark for that."""
+    config.addinivalue_line("markers", "last: kills a shared engine, and so runs after the others")
