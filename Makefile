@@ -2,16 +2,17 @@
 #
 #   make demo     a chat through the proxy, in front of a stand-in model; then serve until Ctrl-C
 #   make run      serve in front of PROXY_UPSTREAM_URL
-#   make test     every test (make test ARGS="tests/unit -k key")
+#   make test     every test that needs only Python (make test ARGS="tests/unit -k key")
+#   make test-clients   the promises as real clients see them; prints figures (ARGS as above)
 #   make test-live      the promises in front of real engines; prints figures (ARGS as above)
 #   make lint     ruff, mypy and the direction of imports
 #   make format   what can be corrected by itself
 #   make docs     the README's tables and docker/proxy.env.example, from the code
-#   make lock     both lock files (make lock ARGS=--upgrade)
+#   make lock     every lock file (make lock ARGS=--upgrade)
 #   make clean    remove .venv and every cache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-live lint format docs lock clean
+.PHONY: help demo run test test-clients test-live lint format docs lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -30,6 +31,13 @@ run: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	$(PY) -m pytest $(ARGS)
+
+# The first time installs frameworks, Node and its packages, 0.7 GB in 3 minutes, in the same place
+# as the engines below. Chromium comes with them where the system has none.
+test-clients: $(VENV)/.dev
+	@tests/clients/frameworks/install
+	@tests/clients/node/install
+	$(PY) -m pytest tests/clients $(ARGS)
 
 # The first time installs vLLM, 2.5 GB in 4 minutes, under BULWARK_CACHE (~/.cache/bulwark).
 # llama.cpp is tested where scripts/engines/install-llamacpp has built it (8 minutes).
@@ -52,11 +60,14 @@ docs: $(VENV)/.dev
 
 # --no-config and no index in the output: whoever installs decides where from, the hashes decide what.
 COMPILE = $(VENV)/bin/uv --no-config --quiet pip compile --universal --python-version 3.11 \
-	--generate-hashes --no-header --no-emit-index-url $(ARGS) pyproject.toml
+	--generate-hashes --no-header --no-emit-index-url $(ARGS)
+
+FRAMEWORKS := tests/clients/frameworks/requirements
 
 lock: $(VENV)/.dev
-	$(COMPILE) --group build --output-file requirements.txt
-	$(COMPILE) --group dev --constraint requirements.txt --output-file requirements-dev.txt
+	$(COMPILE) pyproject.toml --group build --output-file requirements.txt
+	$(COMPILE) pyproject.toml --group dev --constraint requirements.txt --output-file requirements-dev.txt
+	$(COMPILE) $(FRAMEWORKS).in --output-file $(FRAMEWORKS).txt
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist

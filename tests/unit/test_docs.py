@@ -23,7 +23,7 @@ EXAMPLE = docs.EXAMPLE.read_text("utf-8")
 PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"]
 
 
-@pytest.mark.parametrize("name", ["settings", "errors", "metrics", "log"])
+@pytest.mark.parametrize("name", ["clients", "settings", "errors", "metrics", "log"])
 def test_the_tables_of_the_readme_are_the_codes(name: str) -> None:
     """If this fails: make docs."""
     assert docs.tables()[name] in README
@@ -39,6 +39,14 @@ def test_a_readme_without_a_place_for_a_table_is_an_error() -> None:
     """Or a table could get lost and nobody would miss it."""
     with pytest.raises(ValueError, match="no place for the table metrics"):
         docs.readme(README.replace("<!-- /metrics -->", ""))
+
+
+def test_the_clients_are_those_that_the_tests_try() -> None:
+    """Each folder has a client, each client a folder, and every version but the system's is exact."""
+    folders = {path.parent.name for path in (docs.ROOT / "tests/clients").glob("*/test_*.py")}
+    assert {folder for *_, folder in docs.CLIENTS} == folders
+    for name, version in docs.clients().items():
+        assert version == "system" or re.fullmatch(r"\d+(\.\d+)+", version), name
 
 
 def test_every_reason_has_a_row() -> None:
