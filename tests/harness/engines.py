@@ -171,6 +171,7 @@ class Engine:
     environment: Mapping[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _watchman: subprocess.Popen[bytes] | None = None
+    _log_start: int = 0
 
     @property
     def name(self) -> str:
@@ -203,6 +204,7 @@ class Engine:
         home = cache() / self.kind.home
         command = [part.format(home=home, port=self.port) for part in self.kind.command]
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - nothing of it comes from outside
                 [*command, *self.arguments],
                 env={**os.environ, **self.kind.environment, **self.environment},
@@ -332,7 +334,7 @@ class Engine:
         if self.kind.log_marks is None:
             return
         while True:
-            log = self.log.read_bytes()
+            log = self.log.read_bytes()[self._log_start :]
             began, ended = (log.count(mark) for mark in self.kind.log_marks)
             if began - ended == running:
                 return
