@@ -228,9 +228,9 @@ def ask(_):
         return sock.recv(65536).split(b" ")[1].decode()
 
 with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-    print(*sorted(set(pool.map(ask, range(clients)))))
+    print(*sorted(set(pool.map(ask, range(3 * clients)))))
 """
-"""Clients that send the same request at the same time, in a process of their own."""
+"""Clients that send the same request at the same time, three times, in a process of their own."""
 
 
 def tokens(until: asyncio.Event) -> Callable[[object], Iterator[Step]]:
@@ -281,9 +281,9 @@ async def held_by(running: Running, body: bytes, status: str) -> float:
     over.set()
     answer = await reading
     assert statuses.decode().split() == [status]
-    assert healthy > 20
+    assert healthy > 10
     assert answer.complete
-    assert answer.body.count(sse("token")) > 5
+    assert answer.body.count(sse("token")) > 2
     return heart.longest_seconds
 
 
