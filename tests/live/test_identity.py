@@ -35,7 +35,7 @@ MADE_UP = re.compile(
 ATTEMPTS = 8
 """On a busy machine an engine puts two tokens into one event, now and then: then both ask again."""
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -48,7 +48,7 @@ WEATHER = {
         },
     },
 }
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "json_schema",
     "json_schema": {
         "name": "s",
@@ -100,11 +100,11 @@ def user(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], **usual, **fields}
 
 
-STREAM = {"stream": True}
-USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+STREAM: dict[str, Any] = {"stream": True}
+USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
-NAMED = {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}  # fmt: skip
-REQUIRED = {"tools": [WEATHER], "tool_choice": "required"}
+NAMED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}  # fmt: skip
+REQUIRED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required"}
 
 # What every engine answers; the fields of one kind do not mean the same to another, but something.
 COMMON = [
