@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     )
     max_schema_chars: int = _setting(
         64_000,
-        "Tools and output schemas of one request: compact JSON, or a quarter of it indented if more.",
+        "Tools and output schemas of one request: compact JSON, or a quarter of what templates write if more.",
         unit="characters",
         ge=1,
         le=16 * _MIB,

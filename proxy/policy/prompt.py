@@ -20,7 +20,7 @@ from proxy.policy import tables
 from proxy.policy.conversation import Conversation, Hopeless
 from proxy.policy.fields import RefusedFields
 from proxy.policy.inputs import entries, input_chars, text_chars
-from proxy.policy.lengths import compact_chars, indentation
+from proxy.policy.lengths import compact_chars, indentation, printed_chars
 from proxy.policy.limits import Limits
 
 # Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
@@ -34,7 +34,10 @@ _HOPELESS = 10
 
 # Tools count as compact JSON, but a template may indent them. Real ones grow to two or three times
 # their size by that, so up to four times is free; what grows by more counts for it.
-_INDENTED_TO_COMPACT = 4
+_WRITTEN_TO_COMPACT = 4
+
+# Qwen3-Coder's template makes a block of each parameter: `"a":1,` becomes 42 characters.
+_ADDED_TO_MEMBER = 36
 
 # vLLM writes what a tool leaves out, and a whole schema for a custom one: 30 characters of those
 # became 300, and 460 where they were indented.
@@ -115,7 +118,7 @@ class PromptCount:
         if self.schema_chars > limits.max_schema_chars:
             raise ToolsTooLarge(
                 f"Tools and output schemas count {self.schema_chars:,} characters (of compact "
-                f"JSON, or a quarter of the indented form where that is more); the limit is "
+                f"JSON, or a quarter of what templates make of it if more); the limit is "
                 f"{limits.max_schema_chars:,} (PROXY_MAX_SCHEMA_CHARS)."
             )
         if self.sampling_chars > tables.MAX_SAMPLING_CHARS:
@@ -184,15 +187,18 @@ def _response_text(count: PromptCount, name: str, value: object) -> None:
 def _schema(count: PromptCount, name: str, value: object) -> None:
     if value is None:
         return
-    levels, added = indentation(value)
+    levels, added, members = indentation(value)
     if levels > tables.MAX_SCHEMA_DEPTH:
         raise ToolsTooLarge(
             f"{name} is nested more than {tables.MAX_SCHEMA_DEPTH} levels deep.", param=name
         )
     compact = compact_chars(value)
+    if compact <= count.limits.max_schema_chars:  # else it is refused, whatever this says
+        added = max(added, printed_chars(value))
     # A list of them, by any name: text.format and response_format are objects.
     added += _ADDED_TO_TOOL * len(value) if type(value) is list else 0
-    count.schema_chars += max(compact, (compact + added) // _INDENTED_TO_COMPACT)
+    added = max(added, _ADDED_TO_MEMBER * members)
+    count.schema_chars += max(compact, (compact + added) // _WRITTEN_TO_COMPACT)
 
 
 def _routing(count: PromptCount, name: str, value: object) -> None:

@@ -695,7 +695,7 @@ def test_indentation_is_what_a_template_writes(value: object, levels: int) -> No
     """It is the difference between the compact and the indented form."""
     indented = json.dumps(value, indent=4, ensure_ascii=False)
 
-    assert indentation(value) == (levels, len(indented) - compact_chars(value))
+    assert indentation(value)[:2] == (levels, len(indented) - compact_chars(value))
 
 
 def test_tools_that_indentation_multiplies_count_a_quarter_of_that() -> None:
@@ -707,6 +707,29 @@ def test_tools_that_indentation_multiplies_count_a_quarter_of_that() -> None:
 
     with pytest.raises(ToolsTooLarge):
         check(BodyKind.CHAT, chat(user("hi"), tools=tools))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "written"),
+    [
+        pytest.param(
+            {"properties": {f"{index:03}": 1 for index in range(1_000)}},
+            1_000 * len("\n<parameter>\n<name>000</name>\n</parameter>"),
+            id="Qwen3-Coder's template makes a block of each parameter",
+        ),
+        pytest.param(
+            {"description": INVISIBLE * 5_000}, 50_000, id="Python prints an invisible one as ten"
+        ),
+    ],
+)
+def test_tools_that_a_template_multiplies_count_a_quarter_of_that(
+    parameters: object, written: int
+) -> None:
+    """Whatever it is that makes more than four times their size of them."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    counted = check(BodyKind.CHAT, chat(user("hi"), tools=tools)).cost.schema_chars
+    assert compact_chars(tools) < written / 4 <= counted
+    assert counted < 1.1 * written / 4 + 100
 
 
 def test_tools_as_agents_send_them_count_as_compact_json() -> None:
