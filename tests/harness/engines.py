@@ -214,8 +214,8 @@ class Engine:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        # Its input ends when this process does, however it does.
-        watch = f"cat >/dev/null; kill -KILL -- -{self._process.pid} 2>/dev/null"
+        # Its input ends when this process does, however it does. No "--" in it: dash has none.
+        watch = f"cat >/dev/null; kill -KILL -{self._process.pid} 2>/dev/null"
         self._watchman = subprocess.Popen(  # noqa: S603 - likewise
             ["/bin/sh", "-c", watch], stdin=subprocess.PIPE, start_new_session=True
         )
