@@ -149,6 +149,31 @@ def test_serve_says_where_and_ends_with_0(
     assert events[-2:] == ["draining", "stopped"]
 
 
+FROZEN = """
+import atexit, gc, sys
+atexit.register(lambda: print(gc.get_freeze_count(), file=sys.stderr))
+sys.argv = ["bulwark", "serve"]
+from proxy.cli import main
+main()
+"""
+
+
+def test_collections_of_garbage_pass_over_what_stays() -> None:
+    """All that is there when it begins to serve: 70,000 objects, 40 ms each time."""
+    with subprocess.Popen(  # noqa: S603 - this very Python and the text above
+        [sys.executable, "-c", FROZEN],
+        env=environment(api_keys=KEY, port="0", admin_port="0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert int(err) > 30_000
+
+
 def test_the_demo_answers_a_chat_through_the_proxy() -> None:
     """With the URL, a fresh key and a curl line; its log has the request."""
     run = bulwark("demo", "--once", port="0", admin_port="0")
