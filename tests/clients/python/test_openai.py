@@ -108,7 +108,7 @@ async def test_the_synchronous_client(front: Launch, model: str) -> None:
     content, chunks, models = await asyncio.to_thread(program)
     assert content
     assert chunks >= 9
-    assert models == [model]
+    assert models[0] == model
     await running.log.nth(2)
     assert [line["outcome"] for line in running.log.requests()] == ["ok"] * 3
 
@@ -208,7 +208,8 @@ async def test_responses(front: Launch, model: str) -> None:
     assert events[-1].type in ("response.completed", "response.incomplete")
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta")
     numbers = [event.sequence_number for event in events]
-    assert numbers == list(range(len(events)))
+    # llama.cpp does not number them.
+    assert numbers in (list(range(len(events))), [None] * len(events))
 
 
 @STANDIN
@@ -263,7 +264,7 @@ async def test_models(front: Launch, model: str) -> None:
     """Can be listed; one by one is no route of ours, and the SDK says so."""
     running = await front()
     async with client_of(running) as client:
-        assert [each.id async for each in client.models.list()] == [model]
+        assert model in [each.id async for each in client.models.list()]
         with pytest.raises(openai.NotFoundError) as caught:
             await client.models.retrieve(model)
     assert caught.value.code == "not_found"
