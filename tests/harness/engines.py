@@ -10,6 +10,7 @@ import faulthandler
 import http.client
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -91,7 +92,7 @@ _QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-_GAUGES = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
+_GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 KINDS = {
     kind.name: kind
@@ -101,7 +102,7 @@ KINDS = {
             "install-vllm",
             "vllm",
             ("{home}/venv/bin/python", f"{_ROOT}/scripts/engines/vllm_stub.py", *_VLLM),
-            **_GAUGES,
+            *_GAUGES,
             seats=SEATS,
             environment={**_QUIET, "BULWARK_STUB_SEQUENCES": str(SEATS)},
         ),
@@ -113,7 +114,7 @@ KINDS = {
                 *("{home}/venv/bin/python", "-m", "vllm.entrypoints.openai.api_server", *_VLLM),
                 *("--max-num-seqs", str(SEATS)),
             ),
-            **_GAUGES,
+            *_GAUGES,
             seats=SEATS,
             environment={
                 **_QUIET,
@@ -226,6 +227,8 @@ class Engine:
         Raises:
             EngineError: It ended, or took too long.
         """
+        if self._healthy():
+            return
         # This may take longer than a test that hangs is given; it has a deadline of its own.
         faulthandler.cancel_dump_traceback_later()
         deadline = time.monotonic() + START_SECONDS
@@ -350,11 +353,16 @@ class Engine:
 
 
 def free_port() -> int:
-    """One that nobody listens on; somebody may be faster, and then the engine says so."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """One that nobody listens on, and below those that the system gives to anybody who connects.
+
+    An engine takes it half a minute later; if somebody was faster, it says so and ends.
+    """
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(slots=True)
