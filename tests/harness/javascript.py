@@ -20,6 +20,8 @@ _HERE = Path(__file__).parents[1] / "clients" / "node"
 TIMEOUT_SECONDS = 30.0
 """How long a scene may take to say something; one that says nothing has failed already."""
 
+_END_SECONDS = 10.0
+
 
 class SceneFailed(Exception):  # noqa: N818 - what a test sees, not an error of this module
     """A scene raised what it was not written to catch."""
@@ -111,3 +113,9 @@ async def program(source: Path, folder: Path) -> AsyncIterator[Program]:
     env = {"BULWARK_BROWSER": str(home() / "browser")}
     async with programs.started(*command, env=env, stdin=asyncio.subprocess.PIPE) as process:
         yield Program(process)
+        # With its input over, it puts away what it has opened. What does not end is killed.
+        assert process.stdin is not None
+        process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await process.wait()

@@ -1,19 +1,23 @@
 // A headless Chromium with a page of its own for each scene, so that no scene profits from what the
 // one before was allowed.
 
+import path from "node:path";
+
 import puppeteer from "puppeteer-core";
 
 import { play } from "./play.mjs";
 
 const browser = await puppeteer.launch({
   executablePath: process.env.BULWARK_BROWSER,
+  // It is in a process group of its own: by its pipe it notices if this program is killed.
+  pipe: true,
+  userDataDir: path.join(import.meta.dirname, "profile"),
   args: [
     "--no-sandbox", // it does not start as root with one
     "--disable-dev-shm-usage", // containers have 64 MB there
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
   ],
 });
-process.stdin.on("end", () => browser.close());
 
 // Opens the page and plays there; the code of a scene sees only what it is given.
 async function there(address, scene, given, tell) {
@@ -116,3 +120,5 @@ await play({
     await context.close();
   },
 });
+
+await browser.close();
