@@ -172,14 +172,14 @@ def _texts(count: PromptCount, name: str, value: object) -> None:
     _limit_inputs(name, len(count.inputs), MAX_INPUTS, "fixed")
 
 
-def _response_text(count: PromptCount, name: str, value: object) -> None:
-    """The Responses API's `text`: its format is a schema, the rest may be rendered."""
+def _formatted(count: PromptCount, name: str, value: object) -> None:
+    """`text` of Responses, `output_config` of Messages: the format is a schema, the rest is not."""
     if type(value) is not dict:
         count.conversation.member(name, value)
         return
     for key, member in value.items():
         if key == "format":
-            _schema(count, "text.format", member)
+            _schema(count, f"{name}.format", member)
         else:
             count.conversation.member(key, member)
 
@@ -195,7 +195,7 @@ def _schema(count: PromptCount, name: str, value: object) -> None:
     compact = compact_chars(value)
     if compact <= count.limits.max_schema_chars:  # else it is refused, whatever this says
         added = max(added, printed_chars(value))
-    # A list of them, by any name: text.format and response_format are objects.
+    # A list of them, by any name: formats are objects.
     added += _ADDED_TO_TOOL * len(value) if type(value) is list else 0
     added = max(added, _ADDED_TO_MEMBER * members)
     count.schema_chars += max(compact, (compact + added) // _WRITTEN_TO_COMPACT)
@@ -209,14 +209,18 @@ def _routing(count: PromptCount, name: str, value: object) -> None:
 
 
 _CHAT: Mapping[str, _Handler] = {"messages": _messages}
-_ANTHROPIC: Mapping[str, _Handler] = {**_CHAT, "system": _content}
+_ANTHROPIC: Mapping[str, _Handler] = {
+    **_CHAT,
+    "system": _content,
+    "output_config": _formatted,
+}
 _COMPARISON: Mapping[str, _Handler] = dict.fromkeys(
     ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2"), _texts
 )
 _HANDLERS: Mapping[BodyKind, Mapping[str, _Handler]] = {
     BodyKind.CHAT: _CHAT,
     BodyKind.COMPLETIONS: {"prompt": _inputs, "suffix": _content},
-    BodyKind.RESPONSES: {"input": _inputs, "instructions": _content, "text": _response_text},
+    BodyKind.RESPONSES: {"input": _inputs, "instructions": _content, "text": _formatted},
     BodyKind.MESSAGES: _ANTHROPIC,
     BodyKind.COUNT_TOKENS: _ANTHROPIC,
     BodyKind.EMBEDDINGS: {**_CHAT, "input": _inputs},

@@ -121,8 +121,8 @@ SAMPLING = frozenset(
 )
 MAX_SAMPLING_CHARS = 16_000
 
-# Top-level tool definitions and output schemas, which have a cap of their own. The format of a
-# response's `text` belongs to them too.
+# Top-level tool definitions and output schemas, which have a cap of their own. The formats in a
+# response's `text` and a message's `output_config` belong to them too.
 SCHEMAS = frozenset({"tools", "functions", "response_format", "structured_outputs"})
 MAX_SCHEMA_DEPTH = 64
 

@@ -249,7 +249,9 @@ async def test_an_event_of_the_routes_kind(
 @pytest.mark.parametrize(
     ("settings", "outcome"),
     [
-        pytest.param({"first_byte_timeout_seconds": 25 * SOON}, "upstream_timeout", id="first byte"),
+        pytest.param(
+            {"first_byte_timeout_seconds": 25 * SOON}, "upstream_timeout", id="first byte"
+        ),
         pytest.param({"total_timeout_seconds": 25 * SOON}, "upstream_timeout", id="total"),
     ],
 )

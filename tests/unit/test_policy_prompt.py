@@ -571,13 +571,23 @@ def test_schemas_have_a_cap_of_their_own(name: str) -> None:
         check(BodyKind.CHAT, chat(**{name: schema_of(64_001)}))
 
 
-def test_schemas_count_together_and_so_does_a_text_format() -> None:
-    """On the Responses API it is text.format."""
-    body = {"functions": schema_of(32_000), "text": {"format": schema_of(32_000)[0]}}
-    assert check(BodyKind.RESPONSES, body).cost.schema_chars == 63_998
-    body["text"] = {"format": {"a": "x" * 32_000}}
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(BodyKind.RESPONSES, "text", id="of a response's text"),
+        pytest.param(BodyKind.MESSAGES, "output_config", id="of a message's output"),
+        pytest.param(BodyKind.COUNT_TOKENS, "output_config", id="of what is only counted"),
+    ],
+)
+def test_schemas_count_together_and_so_does_a_format(kind: BodyKind, name: str) -> None:
+    """It is one of them, and what stands beside it is not."""
+    body = {"functions": schema_of(32_000), name: {"format": schema_of(32_000)[0], "effort": "low"}}
+    cost = check(kind, body).cost
+    assert cost.schema_chars == 63_998
+    assert cost.prompt_chars == len('{"effort": "low"}')
+    body[name] = {"format": {"a": "x" * 32_000}}
     with pytest.raises(ToolsTooLarge):
-        check(BodyKind.RESPONSES, body)
+        check(kind, body)
 
 
 @pytest.mark.parametrize(
