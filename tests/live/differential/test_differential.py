@@ -160,6 +160,9 @@ async def test_an_engine_never_does_more_than_the_proxy_counted(
         await run.all(generated, setup.seconds)
         name = request.node.callspec.id
         show(figures, name, run)
+        faults = [f"{fault.response.body!r:.300}\n{fault!s:.3000}" for fault in run.faults()]
+        # Shown where it fails, and with -rP.
+        request.node.add_report_section("call", "faults of the engine", "\n\n".join(faults))
         if found := run.findings:
             report = [f"seed {SEED}, {len(found)} of {len(run.compared)} bodies:"]
             for each in found[:SHOWN]:
