@@ -43,6 +43,7 @@ _NEVER_TO_CLIENT = _HOP_BY_HOP | {
     b"date",
     b"location",
     b"refresh",
+    b"request-id",
     b"server",
     b"set-cookie",
     b"strict-transport-security",

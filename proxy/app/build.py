@@ -32,7 +32,7 @@ from proxy.upstream import transport as transports
 from proxy.upstream.probe import Probe
 
 _POLICY_VIOLATION = 1008  # RFC 6455 §7.4.1
-_CORS_EXPOSED = ("X-Request-Id", "X-Bulwark-Clamped", "Retry-After")
+_CORS_EXPOSED = ("X-Request-Id", "Request-Id", "X-Bulwark-Clamped", "Retry-After")
 
 
 def build(

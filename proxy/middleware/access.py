@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.context import RequestContext
 from proxy.endpoints import Endpoint
-from proxy.errors import Reason
+from proxy.errors import Dialect, Reason
 from proxy.keepalive import IS_COMMENT
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics
@@ -109,10 +109,14 @@ class _Recorder:
         if message["type"] == "http.response.start":
             # Before it is sent: a second answer must not follow even one that could not be sent.
             context.status = message["status"]
+            request_id = context.request_id.encode()
             message["headers"] = [
                 *message.get("headers", ()),
-                (b"x-request-id", context.request_id.encode()),
+                (b"x-request-id", request_id),
                 # No browser may read an engine's output as anything but what it is called.
                 (b"x-content-type-options", b"nosniff"),
             ]
+            if context.dialect is Dialect.ANTHROPIC:
+                # The name under which Anthropic's SDKs look for it.
+                message["headers"].append((b"request-id", request_id))
         await self._send(message)

@@ -98,6 +98,15 @@ async def test_one_request_id_everywhere(proxy: Launch) -> None:
     assert len(seen) == 3
 
 
+async def test_the_name_that_anthropics_sdks_know(proxy: Launch) -> None:
+    """On their routes the same id comes as ``request-id`` too, and the upstream's own never does."""
+    front = await proxy()
+    front.upstream.reply = [response(COMPLETION, headers=[(b"Request-Id", b"canary")])]
+    answer = await front.ask("POST", "/v1/messages", {**BEARER, **JSON}, CHAT_BODY)
+    assert answer.header(b"request-id") == answer.header(b"x-request-id")
+    assert (await front.chat()).header(b"request-id") is None
+
+
 HOSTILE = [
     (b"Set-Cookie", b"a=1; Expires=Thu, 01 Jan 2026 00:00:00 GMT"),
     (b"Set-Cookie", b"b=2"),

@@ -78,6 +78,7 @@ async def test_a_message(front: Launch, model: str, how: dict[str, Any]) -> None
         answer = await client.messages.create(model=model, max_tokens=64, messages=HELLO)
     assert answer.content[0].type == "text"
     assert answer.content[0].text
+    assert len(answer._request_id or "") == 32
     assert answer.usage.output_tokens > 0
 
 
