@@ -43,6 +43,7 @@ test-clients: $(VENV)/.dev
 # llama.cpp is tested where scripts/engines/install-llamacpp has built it (8 minutes).
 test-live: $(VENV)/.dev
 	@scripts/engines/install-vllm
+	@scripts/engines/install-transformers
 	$(PY) -m pytest tests/live $(ARGS)
 
 lint: $(VENV)/.dev
