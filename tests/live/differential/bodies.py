@@ -169,9 +169,11 @@ class Maker:
         kind = draw.random()
         if kind < 0.06:
             return {"k": draw.nested(draw.randint(5, DEEPEST), [1] * draw.randint(0, 60))}
-        if kind < 0.12:
+        if kind < 0.1:
             return {str(index): draw.scalar() for index in range(draw.randint(0, 150))}
-        if kind < 0.2:
+        if kind < 0.16:
+            return {"k": [draw.choice((1, True, "", "'", [], {}))] * draw.randint(0, 900)}
+        if kind < 0.24:
             return {draw.word(): self.text()}
         return draw.object()
 

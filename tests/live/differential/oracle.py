@@ -20,10 +20,10 @@ from tests.harness.client import BrokenOff, RawClient, RawResponse
 CHARS_PER_MARK = 4
 MARKS = (*tiny_model.MARKS, *tiny_model.TOOL_MARKS)
 
-# The template's own text: the beginning of the answer, and a message around `instructions` or
-# `system`; more where there are tools. Each of the first 64 messages, parts, calls and arguments may
-# bring 32 more; those after them count.
-BASE = 64
+# The template's own text: the beginning of the answer, and messages that are none in the body, for
+# `instructions` and an `input` that is a string; more where there are tools. Each of the first 64
+# messages, parts, calls and arguments may bring 32 more; those after them count.
+BASE = 56
 BASE_WITH_TOOLS = 96
 FREE_ITEMS = 64
 CHARS_PER_ITEM = 32
