@@ -318,7 +318,7 @@ class Engine:
         running, waiting = await self.gauges(self.kind.running, self.kind.waiting)
         return int(running), int(waiting)
 
-    async def until_load(self, running: int, waiting: int, within: float = 10.0) -> float:
+    async def until_load(self, running: int, waiting: int, within: float = 30.0) -> float:
         """The seconds until it has exactly this load; another program's state has no event.
 
         Raises:
@@ -343,7 +343,7 @@ class Engine:
                 return
             await asyncio.sleep(0.005)
 
-    async def idle(self, within: float = 10.0) -> float:
+    async def idle(self, within: float = 30.0) -> float:
         """The seconds until it works on nothing and nothing waits in it.
 
         Raises:
