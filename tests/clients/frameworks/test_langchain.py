@@ -70,6 +70,20 @@ async def test_a_prompt_over_the_cap_is_known_as_one(proxy: Launch, program: Pro
     assert running.upstream.requests == []
 
 
+@pytest.mark.parametrize("end", [End.FIN, End.RESET], ids=["FIN", "RST"])
+async def test_a_stream_that_dies_does_not_look_complete(
+    proxy: Launch, program: Program, end: End
+) -> None:
+    """Whoever reads it to its end gets an exception, of the HTTP client's."""
+    running = await proxy()
+    start = event(completion_chunk({"role": "assistant", "content": "a"}))
+    running.upstream.reply = [upstreams.SSE_HEAD, start, end]
+    seen = await program(running, "dying")
+    assert "HTTPError" in seen["raised"]
+    await running.log.nth(0)
+    assert {line["outcome"] for line in running.log.requests()} == {"upstream_error"}
+
+
 async def test_leaving_a_stream_stops_the_model(proxy: Launch, program: Program) -> None:
     """While the program goes on: its next answer comes once the first connection is gone."""
     running = await proxy()

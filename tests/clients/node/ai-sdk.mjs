@@ -78,6 +78,15 @@ await play({
     );
   },
 
+  async aStreamThatDies(client) {
+    const pieces = [];
+    const error = await thrown(async () => {
+      const result = streamText({ model: modelOf(client), prompt: "hi", onError: () => {} });
+      for await (const piece of result.textStream) pieces.push(piece);
+    });
+    return { pieces, error };
+  },
+
   async stopAStream(client, tell) {
     const controller = new AbortController();
     const result = streamText({

@@ -63,6 +63,15 @@ await play({
     );
   },
 
+  async aStreamThatDies({ model, ...client }) {
+    const types = [];
+    const error = await thrown(async () => {
+      const stream = clientOf(client).messages.stream(asked(model, "hi"));
+      for await (const event of stream) types.push(event.type);
+    });
+    return { types, error };
+  },
+
   async stopAStream({ model, ...client }, tell) {
     const controller = new AbortController();
     const stream = await clientOf(client).messages.create(asked(model, "hi", { stream: true }), {

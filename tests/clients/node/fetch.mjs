@@ -32,6 +32,12 @@ await play({
     return { pieces: pieces.length, text: pieces.join("") };
   },
 
+  async aStreamThatDies(client) {
+    return await thrown(async () => {
+      await (await chat(client, { ...HI, stream: true })).text();
+    });
+  },
+
   // The answer to each is read before the next is asked.
   async many({ times, ...client }) {
     const statuses = [];

@@ -103,6 +103,22 @@ async def test_a_refusal_is_one_call(
     assert running.upstream.requests == []
 
 
+@pytest.mark.parametrize("end", [upstreams.End.FIN, upstreams.End.RESET])
+@pytest.mark.parametrize("provider", ["compatible", "chat"])
+async def test_a_stream_that_dies_does_not_look_complete(
+    proxy: Launch, scenes: Program, end: upstreams.End, provider: str
+) -> None:
+    """The loop over its text throws, behind the piece that had come."""
+    running = await proxy()
+    first = upstreams.event(upstreams.completion_chunk({"content": "a"}))
+    running.upstream.reply = [upstreams.SSE_HEAD, first, end]
+    seen = await scenes.play("aStreamThatDies", **at(running, provider=provider))
+    assert seen["pieces"] == ["a"]
+    assert seen["error"]["name"] == "APICallError"
+    await running.idle()
+    assert {line["outcome"] for line in running.log.requests()} == {"upstream_error"}
+
+
 async def test_leaving_a_stream_stops_the_model(
     proxy: Launch, scenes: Program, figures: Figures
 ) -> None:

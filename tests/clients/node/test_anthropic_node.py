@@ -141,6 +141,22 @@ async def test_a_refusal_is_one_call(
     assert running.upstream.requests == []
 
 
+@pytest.mark.parametrize("end", [upstreams.End.FIN, upstreams.End.RESET])
+async def test_a_stream_that_dies_does_not_look_complete(
+    proxy: Launch, scenes: Program, end: upstreams.End
+) -> None:
+    """The loop over it throws; no message_stop was invented."""
+    running = await proxy()
+    first = named({"type": "message_start", "message": SAID})
+    running.upstream.reply = [upstreams.SSE_HEAD, first, end]
+    seen = await scenes.play("aStreamThatDies", **at(running))
+    assert seen["types"] == ["message_start"]
+    assert seen["error"]["name"] == "AnthropicError"
+    await running.idle()
+    (line,) = running.log.requests()
+    assert line["outcome"] == "upstream_error"
+
+
 async def test_leaving_a_stream_stops_the_model(
     proxy: Launch, scenes: Program, figures: Figures
 ) -> None:

@@ -97,6 +97,21 @@ async def test_an_upload_in_chunks_over_the_cap(proxy: Launch, scenes: Program) 
     assert running.upstream.requests == []
 
 
+@pytest.mark.parametrize("end", [upstreams.End.FIN, upstreams.End.RESET])
+async def test_a_stream_that_dies_does_not_look_complete(
+    proxy: Launch, scenes: Program, end: upstreams.End
+) -> None:
+    """Reading it to its end fails."""
+    running = await proxy()
+    first = upstreams.event(upstreams.completion_chunk({"content": "a"}))
+    running.upstream.reply = [upstreams.SSE_HEAD, first, end]
+    error = await scenes.play("aStreamThatDies", **at(running))
+    assert error["name"] == "TypeError"
+    await running.idle()
+    (line,) = running.log.requests()
+    assert line["outcome"] == "upstream_error"
+
+
 @pytest.mark.parametrize("scene", ["stopAStream", "cancelAReader"])
 async def test_leaving_a_stream_stops_the_model(
     proxy: Launch, scenes: Program, figures: Figures, scene: str

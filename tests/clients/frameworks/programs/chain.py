@@ -114,6 +114,15 @@ async def refused() -> dict[str, Any]:
     return {}
 
 
+async def dying() -> dict[str, Any]:
+    """A stream that is read to an end which may not be its end."""
+    try:
+        pieces = [piece.text async for piece in model_of().astream("hello")]
+    except Exception as error:  # noqa: BLE001 - it is what is asked about
+        return {"raised": [cls.__name__ for cls in type(error).__mro__]}
+    return {"pieces": pieces}
+
+
 async def abandoned() -> dict[str, Any]:
     """A stream that is left after its first piece, and a program that goes on."""
     stream = model_of().astream("hello")
@@ -124,7 +133,7 @@ async def abandoned() -> dict[str, Any]:
 
 PROGRAMS: dict[str, Callable[[], Coroutine[Any, Any, dict[str, Any]]]] = {
     program.__name__: program
-    for program in (answers, tools, structured, embeddings, refused, abandoned)
+    for program in (answers, tools, structured, embeddings, refused, dying, abandoned)
 }
 
 if __name__ == "__main__":
