@@ -434,4 +434,5 @@ class ClientDisconnected(ProxyError):  # noqa: N818 - an event, not an error
 
 
 def _json(shape: dict[str, object]) -> bytes:
-    return json.dumps(shape, ensure_ascii=False, separators=(",", ":")).encode()
+    # In ASCII, because some readers of events end a line at U+0085 or U+2028 too (str.splitlines).
+    return json.dumps(shape, separators=(",", ":")).encode()

@@ -6,6 +6,7 @@ where the answer was committed. After that it is either complete or visibly brok
 ever invented to make it look complete.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -206,16 +207,21 @@ def announced_length(fields: RawHeaders) -> int | None:
 
 
 def _told(body: bytes) -> dict[str, object] | None:
-    """The error object in an upstream's answer, if there is one: some send a bare string."""
+    """The error object in an upstream's answer, if one says anything.
+
+    Some send a bare string in its place, and SGLang sends it without the envelope.
+    """
     try:
         answer = jiter.from_json(body, allow_inf_nan=False)
+        # 1e999 can be read, as infinity, but not be written again.
+        json.dumps(answer, allow_nan=False)
     except ValueError:
         return None
-    error = answer.get("error") if isinstance(answer, dict) else None
+    error = answer.get("error", answer) if isinstance(answer, dict) else None
     if isinstance(error, str):
         error = {"message": error}
-    told = isinstance(error, dict) and isinstance(error.get("message"), str)
-    return error if told else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return error if message and isinstance(message, str) else None
 
 
 def _too_long(max_bytes: int) -> UpstreamError:

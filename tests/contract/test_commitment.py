@@ -62,10 +62,13 @@ async def committed(running: Running, path: str = CHAT, **fields: object) -> Raw
 def told(answer: RawResponse) -> tuple[str, dict[str, Any]]:
     """The name and the data of the one event of an answer; there is nothing else but comments."""
     assert answer.complete
-    lines = answer.body.replace(COMMENT, b"").decode().split("\n")
-    assert lines[-2:] == ["", ""]
-    *name, data = lines[:-2]
-    return "".join(name).removeprefix("event: "), json.loads(data.removeprefix("data: "))
+    text = answer.body.replace(COMMENT, b"").decode()
+    assert text.endswith("\n\n")
+    # By the widest notion of a line that a reader may have.
+    *name, data = text[:-2].splitlines()
+    return "".join(name).removeprefix("event: "), json.loads(
+        data.removeprefix("data: "), parse_constant=pytest.fail
+    )
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -130,6 +133,42 @@ OPENAI_ERROR = {"message": "no such model", "type": "NotFoundError", "param": No
             "The model server answered with status 500.",
             "upstream_error",
             id="an error without a message",
+        ),
+        pytest.param(
+            [response(b'{"object":"error","message":"too long","code":400}', 400)],
+            "too long",
+            400,
+            id="an error without an envelope",
+        ),
+        pytest.param(
+            [response(b'{"error":""}', 500)],
+            "The model server answered with status 500.",
+            "upstream_error",
+            id="an error that says nothing",
+        ),
+        pytest.param(
+            [response(b'["error"]', 500)],
+            "The model server answered with status 500.",
+            "upstream_error",
+            id="an error that is a list",
+        ),
+        pytest.param(
+            [response(b'{"error":{"message":"no","code":1e999}}', 500)],
+            "The model server answered with status 500.",
+            "upstream_error",
+            id="an error with a number that JSON has no word for",
+        ),
+        pytest.param(
+            [response('{"error":"a\u2028b\x85c"}'.encode(), 500)],
+            "a\u2028b\x85c",
+            "upstream_error",
+            id="an error with ends of lines that not every reader takes for text",
+        ),
+        pytest.param(
+            [response(b'{"error":"a\\n\\ndata: [DONE]\\n\\n\\r"}', 500)],
+            "a\n\ndata: [DONE]\n\n\r",
+            "upstream_error",
+            id="an error that would be an event",
         ),
         pytest.param(
             [response(b'{"error":"\\ud800"}', 500)],
