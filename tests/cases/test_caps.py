@@ -122,6 +122,7 @@ async def test_bounds_that_some_engines_take_for_unlimited(
     [
         pytest.param({"max_tokens": 4096, "n": 64}, "too_many_choices", id="n"),
         pytest.param({"max_tokens": 4096, "best_of": 64}, "too_many_choices", id="best_of"),
+        pytest.param({"max_tokens": 4096, "n": 9}, "too_many_choices", id="one more than allowed"),
         pytest.param(
             {"max_tokens": 4096, "n": 64, "use_beam_search": True}, "field_refused", id="beams"
         ),
@@ -166,11 +167,34 @@ async def test_a_list_of_prompts(proxy: Launch, prompt: list[str], code: str) ->
     await assert_refused(front, compact({"prompt": prompt, "max_tokens": 1}), code, COMPLETIONS)
 
 
+async def assert_arrives(front: Running, prompt: list[Any]) -> None:
+    """As much as there may be is forwarded as it was sent."""
+    body = compact({"prompt": prompt, "max_tokens": 1})
+    answer = await front.ask("POST", COMPLETIONS, {**BEARER, **JSON}, body)
+    assert answer.status == 200
+    assert front.upstream.requests[0].body == body
+
+
+@pytest.mark.case("CP-08")
+@pytest.mark.parametrize("prompt", [["a"] * 8, ["x" * 5_000] * 2], ids=["eight", "two long ones"])
+async def test_a_list_of_prompts_within_the_caps(proxy: Launch, prompt: list[str]) -> None:
+    """The neighbours of those, in number and in length."""
+    await assert_arrives(await proxy(), prompt)
+
+
+@pytest.mark.case("CP-09")
+@pytest.mark.parametrize("prompt", [[1] * 2_500, [[1] * 1_250] * 2], ids=["ids", "lists of ids"])
+async def test_token_ids_within_the_cap(proxy: Launch, prompt: list[Any]) -> None:
+    """2,500 count as the 10,000 characters that there may be."""
+    await assert_arrives(await proxy(), prompt)
+
+
 @pytest.mark.case("CP-09")
 @pytest.mark.parametrize(
     ("body", "code"),
     [
         pytest.param({"prompt": [1] * 50_000}, "context_length_exceeded", id="token ids"),
+        pytest.param({"prompt": [1] * 2_501}, "context_length_exceeded", id="one id too many"),
         pytest.param({"prompt": [[1] * 1_300] * 2}, "context_length_exceeded", id="lists of ids"),
         pytest.param(
             {"prompt": "a", "prompt_embeds": "A" * 1_000_000}, "field_refused", id="embeddings"

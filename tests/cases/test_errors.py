@@ -294,7 +294,7 @@ CALLS: list[tuple[str, bytes, Script, int]] = [
 
 @pytest.mark.case("ER-07")
 async def test_nothing_that_is_written_has_a_secret_in_it(tmp_path: Path) -> None:
-    """Good and bad calls, every library at debug, tracebacks and all: not one canary."""
+    """Good and bad calls, with every library at debug: not one canary, on neither stream."""
     (tmp_path / "sitecustomize.py").write_text(LOUD)
     (tmp_path / "tmp").mkdir()
     loud = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}

@@ -68,7 +68,7 @@ async def test_an_error_keeps_its_status(
 @pytest.mark.case("ST-01")
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_complaint_about_our_key_is_not_the_clients(proxy: Launch, status: int) -> None:
-    """Design §6: it becomes a 502, or the client would throw its own key away."""
+    """It becomes a 502, or the client would throw its own key away."""
     running = await proxy()
     running.upstream.reply = [response(b'{"error":"Unauthorized"}', status)]
     answer = await running.chat(STREAM_BODY)
