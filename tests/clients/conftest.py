@@ -36,9 +36,10 @@ from proxy import standin
 from tests.harness import programs
 from tests.harness import running as runnings
 from tests.harness.figures import Figures, figures, pytest_terminal_summary
+from tests.harness.fixtures import ending
 from tests.harness.running import KEY, Launch, Running
 
-__all__ = ["figures", "pytest_terminal_summary"]
+__all__ = ["ending", "figures", "pytest_terminal_summary"]
 
 
 @dataclass(slots=True)
@@ -60,14 +61,6 @@ class Run(Protocol):
     async def __call__(self, running: Running, *command: str | Path, **environment: str) -> Any:
         """Runs a program against a proxy; gives the JSON of the last line that it prints."""
         ...
-
-
-@pytest.fixture(scope="module")
-async def ending() -> AsyncIterator[list[asyncio.Task[int]]]:
-    """The proxies whose tests are over; waits for their ends."""
-    tasks: list[asyncio.Task[int]] = []
-    yield tasks
-    assert set(await asyncio.gather(*tasks)) <= {0}
 
 
 @pytest.fixture(scope="module")

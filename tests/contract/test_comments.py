@@ -1,7 +1,6 @@
 """Keep-alive comments: into silent event streams, between events, and nowhere else."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -83,38 +82,33 @@ async def test_the_first_byte_is_the_upstreams(proxy: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "before", "after", "expected"),
+    ("before", "after", "expected"),
     [
         pytest.param(
-            {},
             [SSE_HEAD, chunk(b"data: a")],
             [chunk(b"\n\n"), LAST_CHUNK],
             sse("a"),
             id="within an event",
         ),
         pytest.param(
-            {},
             [SSE_HEAD, chunk(b"data: a\n")],
             [chunk(b"\n"), LAST_CHUNK],
             sse("a"),
             id="between two lines of an event",
         ),
         pytest.param(
-            {},
             [JSON_HEAD, chunk(b'{"a":')],
             [chunk(b"1}"), LAST_CHUNK],
             b'{"a":1}',
             id="in an answer that is no event stream",
         ),
         pytest.param(
-            {},
             [response(b"", headers=[(b"Content-Type", b"text/event-stream")], content_length=9)],
             [sse("a")],
             sse("a"),
             id="in an event stream of an announced length",
         ),
         pytest.param(
-            {},
             [SSE_HEAD.replace(b"200 OK", b"503 Busy")],
             [event("a"), LAST_CHUNK],
             sse("a"),
@@ -123,14 +117,10 @@ async def test_the_first_byte_is_the_upstreams(proxy: Launch) -> None:
     ],
 )
 async def test_no_comment_where_none_may_be(
-    proxy: Launch,
-    settings: dict[str, Any],
-    before: list[Step],
-    after: list[Step],
-    expected: bytes,
+    proxy: Launch, before: list[Step], after: list[Step], expected: bytes
 ) -> None:
     """However long the silence: the client gets the upstream's bytes and no others."""
-    running = await proxy(sse_keepalive_seconds=SOON, **settings)
+    running = await proxy(sse_keepalive_seconds=SOON)
     gate = asyncio.Event()
     running.upstream.reply = [*before, gate, *after]
     asking = asyncio.create_task(running.chat(STREAM_BODY))

@@ -28,9 +28,10 @@ from tests.harness import running as runnings
 from tests.harness import tap
 from tests.harness.engines import KINDS, Engine, Engines
 from tests.harness.figures import figures, pytest_terminal_summary
+from tests.harness.fixtures import ending, proxy
 from tests.harness.running import Running
 
-__all__ = ["figures", "pytest_terminal_summary"]
+__all__ = ["ending", "figures", "proxy", "pytest_terminal_summary"]
 
 CLIENT_SECONDS = 60.0
 """How long a read of a client may wait: real engines on a busy machine are no stand-ins."""
@@ -89,14 +90,6 @@ def guarded(engines: Engines) -> Engine:
     engine = engines.new("vllm-stub", "--api-key", ENGINE_KEY, "--reasoning-parser", "granite")
     engine.start()
     return engine
-
-
-@pytest.fixture(scope="module")
-async def ending() -> AsyncIterator[list[asyncio.Task[int]]]:
-    """The proxies whose tests are over; waits for their ends."""
-    tasks: list[asyncio.Task[int]] = []
-    yield tasks
-    assert set(await asyncio.gather(*tasks)) <= {0}
 
 
 @pytest.fixture

@@ -5,17 +5,14 @@ those that are hard to provoke were seen to send. Each is also read by the OpenA
 error that nobody can read is half an error.
 """
 
-import asyncio
 import functools
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import openai
 import pytest
 
-from tests.harness import running as runnings
 from tests.harness import upstream as upstreams
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.engines import Engine, Engines, Kind, cache, free_port
@@ -212,17 +209,6 @@ async def test_errors_of_transformers_arrive_as_they_are(
 # What is hard to provoke, as it was seen.
 
 
-@pytest.fixture
-async def scripted(ending: list[asyncio.Task[int]]) -> AsyncIterator[Launch]:
-    """Starts a proxy in front of a scripted upstream."""
-    async with AsyncExitStack() as stack:
-
-        async def launch(**settings: Any) -> Running:
-            return await stack.enter_async_context(runnings.launch(ending, **settings))
-
-        yield launch
-
-
 @dataclass(frozen=True)
 class Awkward:
     """One answer.
@@ -292,7 +278,7 @@ AWKWARD = [
         id="vLLM: an error in place of a stream",
     ),
     pytest.param(
-        Awkward(events(delta("Hel"), end=[End.FIN]), 200, delta("Hel"), Exception, "", complete=False),
+        Awkward(events(delta("Hel"), end=[End.FIN]), 200, delta("Hel"), openai.APIConnectionError, "Connection", complete=False),
         id="vLLM: a stream that is cut off",
     ),
     pytest.param(
@@ -324,10 +310,10 @@ AWKWARD = [
 
 @pytest.mark.parametrize("awkward", AWKWARD)
 async def test_an_awkward_answer_comes_out_well(
-    scripted: Launch, awkward: Awkward, figures: Figures, request: pytest.FixtureRequest
+    proxy: Launch, awkward: Awkward, figures: Figures, request: pytest.FixtureRequest
 ) -> None:
     """Byte by byte as it was sent, with its status; the SDK says what is in it."""
-    running = await scripted()
+    running = await proxy()
     running.upstream.reply = awkward.script
     streams = b"event-stream" in b"".join(step for step in awkward.script if type(step) is bytes)
     body = BODY.replace(b"{", b'{"stream":true,', 1) if streams else BODY
@@ -390,10 +376,10 @@ OPENMETRICS = (
     ],
 )
 async def test_readiness_does_not_mind_the_form_of_the_answer(
-    scripted: Launch, script: Script, ready: bool
+    proxy: Launch, script: Script, ready: bool
 ) -> None:
     """Whoever answers and does not say 5xx serves."""
-    running = await scripted()
+    running = await proxy()
     running.upstream.reply = script
     response = await running.ask_admin("GET", "/readyz")
     assert response.status == (200 if ready else 503)
