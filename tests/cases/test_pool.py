@@ -2,14 +2,10 @@
 
 import asyncio
 import json
-import os
 import random
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ from proxy.app import Clocks
 from proxy.config import load
 from proxy.keepalive import COMMENT
 from proxy.server import listeners
+from tests.harness import process
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.deaf import deaf_port
 from tests.harness.forwarding import until
@@ -274,46 +271,18 @@ def misleading(tmp_path: Path) -> dict[str, str]:
     netrc.chmod(0o600)
     proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), TRAP)
     lower = {name.lower(): value for name, value in proxies.items()}
-    inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG")}
     home = {"HOME": str(tmp_path), "NETRC": str(netrc), "NO_PROXY": "10.0.0.0/8,192.168.0.0/16"}
-    return {**inherited, **proxies, **lower, **home, "SSL_CERT_FILE": str(tmp_path / "none.pem")}
-
-
-@asynccontextmanager
-async def process(environment: dict[str, str], upstream: Upstream) -> AsyncIterator[int]:
-    """``bulwark serve`` in front of this upstream; gives its public port."""
-    settings = {
-        "PROXY_UPSTREAM_URL": upstream.url,
-        "PROXY_API_KEYS": KEY,
-        "PROXY_PORT": "0",
-        "PROXY_ADMIN_PORT": "0",
-    }
-    serving = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy", "serve"),
-        env=environment | settings,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert serving.stdout is not None
-        line = json.loads(await serving.stdout.readline())
-        assert line["event"] == "listening"
-        yield int(line["public"].rpartition(":")[2])
-    finally:
-        serving.terminate()
-        await serving.communicate()
-    assert serving.returncode == 0
+    return {**proxies, **lower, **home, "SSL_CERT_FILE": str(tmp_path / "none.pem")}
 
 
 @pytest.mark.case("PL-09")
 async def test_the_environment_does_not_lead_astray(misleading: dict[str, str]) -> None:
     """The upstream is reached directly, and without the password that .netrc has for it."""
-    async with (
-        serve() as upstream,
-        process(misleading, upstream) as port,
-        await RawClient.open("127.0.0.1", port) as client,
-    ):
+    async with serve() as upstream, process.serving(upstream.url, misleading) as running:
+        client = await running.connect()
         await client.send(PLAIN)
         assert (await client.read_response()).status == 200
+        await running.stop()
     [request] = upstream.requests
     assert request.target == CHAT.encode()
     assert request.header(b"authorization") is None

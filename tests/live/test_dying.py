@@ -18,6 +18,7 @@ import pytest
 from tests.harness.client import BrokenOff, RawClient, RawResponse, request_bytes
 from tests.harness.engines import Engine, Engines, only
 from tests.harness.figures import Figures
+from tests.harness.forwarding import until
 from tests.harness.running import BEARER, CHAT, JSON, Running
 from tests.harness.tap import tap_of
 from tests.harness.upstream import End, Step, serve
@@ -98,6 +99,7 @@ async def test_an_engine_that_dies_and_comes_back(live: Live, mortal: Engine) ->
     plain = await begin(running, stream=False)
     await mortal.until_load(2, 0)
     waiting = await begin(running, stream=False)
+    await until(lambda: running.metric("bulwark_queue_length") == 1)
     mortal.kill()
     broken = await rest_of_stream(streaming)
     assert not broken.complete
