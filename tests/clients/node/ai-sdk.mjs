@@ -78,13 +78,16 @@ await play({
     );
   },
 
+  // What the server says in the stream goes to `onError`; what becomes of the transfer is thrown.
   async aStreamThatDies(client) {
     const pieces = [];
+    const told = [];
+    const onError = ({ error }) => told.push(error.message ?? JSON.stringify(error));
     const error = await thrown(async () => {
-      const result = streamText({ model: modelOf(client), prompt: "hi", onError: () => {} });
+      const result = streamText({ model: modelOf(client), prompt: "hi", onError });
       for await (const piece of result.textStream) pieces.push(piece);
     });
-    return { pieces, error };
+    return { pieces, told, error };
   },
 
   async stopAStream(client, tell) {

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import Client
+from tests.clients.node.conftest import a_late_error
 from tests.harness import javascript
 from tests.harness import upstream as upstreams
 from tests.harness.figures import Figures
@@ -101,6 +102,16 @@ async def test_a_refusal_is_one_call(
     assert (error["name"], error["status"], error["code"]) == ("APICallError", *wanted)
     assert len(running.log.requests()) == 1
     assert running.upstream.requests == []
+
+
+@pytest.mark.parametrize("provider", ["compatible", "chat"])
+async def test_an_error_in_place_of_a_stream_is_told(
+    proxy: Launch, scenes: Program, provider: str
+) -> None:
+    """After comments, and in the engine's own words; one provider asks twice more by itself."""
+    error = b'{"error":{"message":"out of pages","type":"t","code":"c"}}'
+    seen = await a_late_error(proxy, scenes, error, provider=provider)
+    assert "out of pages" in str(seen["told"])
 
 
 @pytest.mark.parametrize("end", [upstreams.End.FIN, upstreams.End.RESET])

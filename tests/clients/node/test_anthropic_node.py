@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import Client
+from tests.clients.node.conftest import a_late_error
 from tests.harness import javascript
 from tests.harness import upstream as upstreams
 from tests.harness.figures import Figures
@@ -139,6 +140,13 @@ async def test_a_refusal_is_one_call(
     assert wanted[2] in error["message"]
     assert len(running.log.requests()) == 1
     assert running.upstream.requests == []
+
+
+async def test_an_error_in_place_of_a_stream_is_raised(proxy: Launch, scenes: Program) -> None:
+    """After comments, and in the engine's own words."""
+    error = b'{"type":"error","error":{"type":"overloaded_error","message":"out of pages"}}'
+    seen = await a_late_error(proxy, scenes, error)
+    assert "out of pages" in seen["error"]["message"]
 
 
 @pytest.mark.parametrize("end", [upstreams.End.FIN, upstreams.End.RESET])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import Client
+from tests.clients.node.conftest import a_late_error
 from tests.harness import javascript
 from tests.harness import upstream as upstreams
 from tests.harness.figures import Figures
@@ -203,6 +204,13 @@ async def test_the_upstreams_429_is_retried_as_it_says(proxy: Launch, scenes: Pr
     seen = await scenes.play("chat", content="hi", **at(running))
     assert seen["text"] == "Hello."
     assert len(running.upstream.requests) == 2
+
+
+async def test_an_error_in_place_of_a_stream_is_raised(proxy: Launch, scenes: Program) -> None:
+    """After comments, and in the engine's own words."""
+    error = b'{"error":{"message":"out of pages","type":"t","code":"c"}}'
+    seen = await a_late_error(proxy, scenes, error)
+    assert "out of pages" in seen["error"]["message"]
 
 
 @pytest.mark.parametrize("end", [upstreams.End.FIN, upstreams.End.RESET])
