@@ -145,10 +145,13 @@ class Lifeline:
         if self._watcher is not None:
             self._watcher.cancel()
         ours = bool(self._scope.__exit__(exc_type, exc, traceback))
-        # Without an exception the answer was complete before anything could end it.
-        if self._error is None or exc is None:
+        if self._error is None:
             return ours
-        # The process is being torn down: not for us to turn into an answer.
-        if not ours and not isinstance(exc, Exception):
-            return False
+        if exc is None:
+            # The answer was complete before anything could end it; or its client had left while
+            # the last of it waited, after which nothing waits any more, and nothing arrives.
+            if not isinstance(self._error, ClientDisconnected):
+                return ours
+        elif not ours and not isinstance(exc, Exception):
+            return False  # the process is being torn down: not for us to turn into an answer
         raise self._error from (None if ours else exc)

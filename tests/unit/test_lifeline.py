@@ -139,6 +139,12 @@ async def test_an_error_on_the_way_out_does_not_hide_the_reason() -> None:
 async def test_an_answer_that_was_complete_stays_so() -> None:
     """An end that comes after the last step is not told."""
     with Lifelines().hold(LONG) as lifeline:
+        lifeline.end(ShuttingDown("drained"))
+
+
+async def test_an_answer_that_went_nowhere_was_not_complete() -> None:
+    """After its client has left, nothing that is sent waits: the block may be done at once."""
+    with pytest.raises(ClientDisconnected), Lifelines().hold(LONG) as lifeline:
         lifeline.end(ClientDisconnected())
 
 
