@@ -265,12 +265,19 @@ async def test_text_in_parts(proxy: Launch, over: object, within: object) -> Non
 async def test_every_role_counts(
     proxy: Launch, messages: list[dict[str, object]], measured: str
 ) -> None:
-    """The sum over all of them, wherever it is."""
+    """The sum over all of them, wherever it is; at exactly the cap they pass."""
     front = await proxy()
     error = await assert_refused(front, talk(*messages), "context_length_exceeded")
     assert measured in error["message"]
-    fewer = [said(str(each["content"])[:900], str(each["role"])) for each in messages]
-    assert (await front.chat(talk(*fewer))).status == 200
+    left, fewer = 10_000, []
+    for each in messages:
+        content = str(each["content"])[:left]
+        left -= len(content)
+        fewer.append(said(content, str(each["role"])))
+    assert left == 0
+    body = talk(*fewer)
+    assert (await front.chat(body)).status == 200
+    assert front.upstream.requests[0].body == body
 
 
 @pytest.mark.case("CP-13")
