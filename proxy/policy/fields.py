@@ -61,6 +61,7 @@ HOSTILE: Mapping[str, str] = {
     "grammar": _HOLDS,  # llama.cpp
     "ebnf": _HOLDS,  # SGLang
     "guided_grammar": _HOLDS,  # vLLM before 0.12
+    "structural_tag": _HOLDS,  # a grammar may be in it
     "request_id": _ROUTES,  # CVE-2026-116176, CVE-2026-105755
     "rid": _ROUTES,  # SGLang
     "data_parallel_rank": _ROUTES,
@@ -107,7 +108,11 @@ TEMPLATE_ARGUMENTS: Mapping[str, str] = {
 }
 
 # What `structured_outputs` of vLLM may hold besides schemas.
-STRUCTURED_OUTPUTS: Mapping[str, str] = {"grammar": _HOLDS}
+STRUCTURED_OUTPUTS: Mapping[str, str] = {"grammar": _HOLDS, "structural_tag": _HOLDS}
+
+# Types of a format that are such a field by another way, and where formats are.
+FORMAT_TYPES: Mapping[str, str] = dict.fromkeys(("structural_tag", "grammar", "ebnf"), _HOLDS)
+FORMATS = (("response_format", None), ("text", "format"), ("output_config", "format"))
 
 # Tools that the server would run itself, or unknown ones that it might, are refused: on this route
 # a tool's type decides who acts. These are run by the client, or answered by its own functions.
@@ -166,6 +171,7 @@ class RefusedFields:
         structured = body.get("structured_outputs")
         if type(structured) is dict:
             self._check(self._structured, structured, "structured_outputs.")
+        self._check_formats(body)
         if kind is BodyKind.RESPONSES:
             self._check_tools(body.get("tools"))
         if (
@@ -200,6 +206,17 @@ class RefusedFields:
                 reason = _REACHES if name.startswith(tuple(HOSTILE_BEGINNINGS)) else _BLOWS_UP
             if reason is not None and name not in self._allowed:
                 raise _refusal(prefix + name, name, reason)
+
+    def _check_formats(self, body: Mapping[str, Any]) -> None:
+        for name, inner in FORMATS:
+            value = body.get(name)
+            if inner is not None and type(value) is dict:
+                value = value.get(inner)
+            kind = value.get("type") if type(value) is dict else None
+            # By its name: grammars and tags are refused, schemas are not.
+            if type(kind) is str and kind in FORMAT_TYPES and kind not in self._allowed:
+                where = f"{name}.{inner}" if inner else name
+                raise _refusal(f"{where}.type={kind}", kind, FORMAT_TYPES[kind])
 
     def _check_tools(self, tools: object) -> None:
         for index, tool in enumerate(tools if type(tools) is list else ()):

@@ -1,13 +1,18 @@
 """How long a JSON value is: as compact JSON, and as a chat template may write it."""
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _RENDERED = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
 _INDENT = 4
 _QUOTES = 2
+
+
+def compact(value: object) -> str:
+    """The value as compact JSON."""
+    return _COMPACT(value)
 
 
 def compact_chars(value: object) -> int:
@@ -70,14 +75,35 @@ def _longer_in_print(encoded: str) -> bool:
     )
 
 
-def indentation(value: object) -> tuple[int, int, int]:
-    """Levels of arrays and objects, what ``tojson(indent=4)`` adds by them, members of objects.
+class Shape(NamedTuple):
+    """What a value is made of, and what indentation makes of it.
 
-    Llama 3's template writes tools so. Line breaks and spaces are paid by depth, not by content:
+    Attributes:
+        levels: Of arrays and objects.
+        added: Characters that ``tojson(indent=4)`` adds.
+        members: Of all objects.
+        widest: Members of the largest object.
+        entries: Of all arrays.
+        telling: Whether an object has a member that was asked for.
+    """
+
+    levels: int
+    added: int
+    members: int
+    widest: int
+    entries: int
+    telling: bool
+
+
+def shape(value: object, telltales: frozenset[str] = frozenset()) -> Shape:
+    """Looks at a value level by level, and for members with these names.
+
+    Llama 3's template indents tools. Line breaks and spaces are paid by depth, not by content:
     20 KB of ones inside 55 brackets became 2.4 million characters in a real vLLM, whose one loop
     took 3.5 s to tokenize them.
     """
-    levels = chars = members = 0
+    levels = chars = members = widest = entries = 0
+    telling = False
     layer: list[Any] = [value] if type(value) in (dict, list) else []
     while layer:
         closing = 1 + _INDENT * levels
@@ -88,16 +114,21 @@ def indentation(value: object) -> tuple[int, int, int]:
             if not node:
                 continue
             # A line for each member, and one for the closing bracket; a space behind each colon.
+            size = len(node)
             if type(node) is dict:
-                members += len(node)
-                chars += len(node) * (opening + 1) + closing
+                members += size
+                if size > widest:  # noqa: PLR1730 - a call for each object is slower
+                    widest = size
+                telling = telling or not telltales.isdisjoint(node)
+                chars += size * (opening + 1) + closing
                 children = node.values()
             else:
-                chars += len(node) * opening + closing
+                entries += size
+                chars += size * opening + closing
                 children = node
             deeper += [child for child in children if type(child) is dict or type(child) is list]
         layer = deeper
-    return levels, chars, members
+    return Shape(levels, chars, members, widest, entries, telling)
 
 
 def escape_chars(content: object) -> int:

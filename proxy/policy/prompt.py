@@ -16,11 +16,12 @@ from proxy.errors import (
     ToolsTooLarge,
     TooManyInputs,
 )
-from proxy.policy import tables
+from proxy.policy import compiling, tables
+from proxy.policy.compiling import Compiling
 from proxy.policy.conversation import Conversation, Hopeless
 from proxy.policy.fields import RefusedFields
 from proxy.policy.inputs import entries, input_chars, text_chars
-from proxy.policy.lengths import compact_chars, indentation, printed_chars
+from proxy.policy.lengths import compact, compact_chars, printed_chars, shape
 from proxy.policy.limits import Limits
 
 # Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
@@ -57,10 +58,19 @@ class PromptCount:
         conversation: What counts besides `inputs`: messages, instructions, unknown fields.
         inputs: Characters of each entry of `prompt`, `input` or what is compared.
         schema_chars: Characters of compact JSON of tools and schemas.
+        compiling: What an engine may have to compile of these.
         sampling_chars: The same of parameters that never reach a prompt.
     """
 
-    __slots__ = ("conversation", "inputs", "kind", "limits", "sampling_chars", "schema_chars")
+    __slots__ = (
+        "compiling",
+        "conversation",
+        "inputs",
+        "kind",
+        "limits",
+        "sampling_chars",
+        "schema_chars",
+    )
 
     def __init__(self, kind: BodyKind, limits: Limits, fields: RefusedFields) -> None:
         self.kind = kind
@@ -70,6 +80,7 @@ class PromptCount:
         self.inputs: list[int] = []
         self.schema_chars = 0
         self.sampling_chars = 0
+        self.compiling = Compiling()
 
     def walk(self, body: Mapping[str, Any]) -> None:
         """Counts everything in a body, then holds it against the caps.
@@ -101,6 +112,9 @@ class PromptCount:
                 _schema(self, name, value)
             else:
                 self.conversation.member(name, value)
+                if name in compiling.FIELDS:
+                    member = {name: value}
+                    self.compiling.count(name, member, shape(member, compiling.TELLTALES))
 
     @property
     def prompt_chars(self) -> int:
@@ -187,18 +201,19 @@ def _formatted(count: PromptCount, name: str, value: object) -> None:
 def _schema(count: PromptCount, name: str, value: object) -> None:
     if value is None:
         return
-    levels, added, members = indentation(value)
-    if levels > tables.MAX_SCHEMA_DEPTH:
+    seen = shape(value, compiling.TELLTALES)
+    if seen.levels > tables.MAX_SCHEMA_DEPTH:
         raise ToolsTooLarge(
             f"{name} is nested more than {tables.MAX_SCHEMA_DEPTH} levels deep.", param=name
         )
-    compact = compact_chars(value)
-    if compact <= count.limits.max_schema_chars:  # else it is refused, whatever this says
+    added, encoded = seen.added, compact(value)
+    if len(encoded) <= count.limits.max_schema_chars:  # else it is refused, whatever this says
         added = max(added, printed_chars(value))
+        count.compiling.count(name, value, seen)
     # A list of them, by any name: formats are objects.
     added += _ADDED_TO_TOOL * len(value) if type(value) is list else 0
-    added = max(added, _ADDED_TO_MEMBER * members)
-    count.schema_chars += max(compact, (compact + added) // _WRITTEN_TO_COMPACT)
+    added = max(added, _ADDED_TO_MEMBER * seen.members)
+    count.schema_chars += max(len(encoded), (len(encoded) + added) // _WRITTEN_TO_COMPACT)
 
 
 def _routing(count: PromptCount, name: str, value: object) -> None:

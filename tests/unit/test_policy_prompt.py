@@ -18,7 +18,7 @@ from proxy.errors import (
     TooManyInputs,
 )
 from proxy.policy import Limits, Policy, Verdict, lengths
-from proxy.policy.lengths import compact_chars, indentation
+from proxy.policy.lengths import compact_chars, shape
 
 CAP = 10_000
 INVISIBLE = "\U000e0001"  # one character, and ten as Python prints it
@@ -705,7 +705,7 @@ def test_indentation_is_what_a_template_writes(value: object, levels: int) -> No
     """It is the difference between the compact and the indented form."""
     indented = json.dumps(value, indent=4, ensure_ascii=False)
 
-    assert indentation(value)[:2] == (levels, len(indented) - compact_chars(value))
+    assert shape(value)[:2] == (levels, len(indented) - compact_chars(value))
 
 
 def test_tools_that_indentation_multiplies_count_a_quarter_of_that() -> None:
