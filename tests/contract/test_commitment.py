@@ -9,6 +9,7 @@ import pytest
 
 from proxy.keepalive import COMMENT
 from tests.harness.client import RawClient, RawResponse, request_bytes
+from tests.harness.deaf import connecting, deaf_port
 from tests.harness.forwarding import until
 from tests.harness.running import BEARER, CHAT, JSON, Launch, Running
 from tests.harness.upstream import (
@@ -305,6 +306,27 @@ async def test_a_deadline_is_told_as_an_event(
     assert data["error"]["code"] == outcome
     assert (await running.log.nth(0))["outcome"] == outcome
     await running.upstream.connection_closed(0, 1.0)
+
+
+async def test_a_connection_that_is_not_made_is_told_as_an_event(proxy: Launch) -> None:
+    """A stream is begun while the upstream does not even accept, and the time for that counts on."""
+    with deaf_port() as port:
+        others = connecting(port)
+        running = await proxy(
+            upstream_url=f"http://127.0.0.1:{port}", connect_timeout_seconds=25 * SOON, **COMMITTING
+        )
+        client = await running.connect()
+        body = json.dumps({**BODIES[CHAT], "stream": True}).encode()
+        await client.send(request_bytes("POST", CHAT, {**BEARER, **JSON}, body))
+        assert (await client.read_head()).status == 200
+        assert await client.read_chunk() == COMMENT
+        assert connecting(port) == others + 1
+        name, data = told(await client.read_rest())
+        assert connecting(port) == others
+    assert (name, data["error"]["code"]) == ("", "upstream_timeout")
+    line = await running.log.nth(0)
+    assert (line["status"], line["upstream_status"]) == (200, None)
+    assert (line["outcome"], line["level"]) == ("upstream_timeout", "error")
 
 
 async def test_the_drains_end_is_told_as_an_event(proxy: Launch) -> None:
