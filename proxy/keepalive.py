@@ -104,5 +104,7 @@ class KeepAlive:
             due = self._loop.time() + self._seconds
         self._timer = self._loop.call_at(due, self._look)
 
-    def _sent(self, _: asyncio.Task[None]) -> None:
+    def _sent(self, comment: asyncio.Task[None]) -> None:
         self._comment = None
+        # What failed here fails for the next chunk too, and that is where it is told.
+        _ = comment.cancelled() or comment.exception()

@@ -1,8 +1,9 @@
 """Turns whatever ends a request into the answer that its client can read.
 
 The only broad handler of the program. Two rules: a response that has begun is broken off and never
-followed by another (an event stream begun in the upstream's place is ended with an error event); and what is not known to be harmless is not repeated, neither to the client nor
-in the log, because the message of an exception may quote a prompt or a key.
+followed by another (an event stream begun in the upstream's place is ended with an error event); and
+what is not known to be harmless is not repeated, neither to the client nor in the log, because the
+message of an exception may quote a prompt or a key.
 """
 
 import traceback
