@@ -50,6 +50,8 @@ PNG = base64.b64encode(
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\x1f\x15\xc4\x89"
 ).decode()
 DEEPEST = 90
+LONG = 0.005
+"""How probable a text longer than the cap is: one such is enough for a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,22 @@ class Body:
 
 
 def bodies(
-    seed: int, count: int, endpoints: Mapping[str, int], without: Collection[str] = ()
+    seed: int,
+    count: int,
+    endpoints: Mapping[str, int],
+    without: Collection[str] = (),
+    *,
+    long: float = LONG,
 ) -> Iterator[Body]:
-    """So many bodies, for endpoints drawn by their weights; the same ones for the same seed."""
+    """So many bodies, for endpoints drawn by their weights; the same ones for the same seed.
+
+    `long` is the probability that a text of theirs is longer than the cap.
+    """
     draw = Draw(seed)
     names, weights = list(endpoints), list(endpoints.values())
     for _ in range(count):
         (name,) = draw.choices(names, weights)
-        maker = Maker(draw)
+        maker = Maker(draw, long)
         body = maker.spoil(MAKERS[name](maker))
         body = {key: value for key, value in body.items() if key not in without}
         data = draw.write(body)
@@ -85,31 +95,21 @@ def bodies(
 class Maker:
     """Makes one body."""
 
-    def __init__(self, draw: Draw) -> None:
+    def __init__(self, draw: Draw, long: float = LONG) -> None:
         self.draw = draw
+        self.long = long
 
     # Output, for every endpoint that generates.
 
     def number(self) -> Any:
         """A value for a governed number: within the cap, over it, or no number at all."""
         draw = self.draw
+        if draw.chance(0.7):
+            return draw.choice((1, 2, 3, 5, 7, OUTPUT_CAP - 1, OUTPUT_CAP))
         return draw.choice(
             (
-                *(1, 2, 3, 5, 7, OUTPUT_CAP - 1, OUTPUT_CAP, OUTPUT_CAP + 1, 100, 4_096, 0, -1),
-                *(
-                    2**31,
-                    2**63 - 1,
-                    2**63,
-                    True,
-                    False,
-                    None,
-                    "7",
-                    "40",
-                    " 40 ",
-                    "",
-                    [40],
-                    {"a": 40},
-                ),
+                *(OUTPUT_CAP + 1, 100, 4_096, 0, -1, 2**31, 2**63 - 1, 2**63),
+                *(True, False, None, "7", "40", " 40 ", "", [40], {"a": 40}),
                 *(map(spelled, ("40.0", "4e1", "7.5", "1e400", "-0", "40E0", "0.4e2", "-1.0"))),
             )
         )
@@ -124,7 +124,7 @@ class Maker:
             fields |= {name: self.number() for name in draw.some(BOUNDS, 3)}
         if draw.chance(0.2):
             fields[draw.choice(MULTIPLIERS)] = draw.choice(
-                (1, 2, 3, CHOICES_CAP, CHOICES_CAP + 1, 64)
+                (*(1, 2, 3, CHOICES_CAP) * 3, CHOICES_CAP + 1, 64)
             )
         if draw.chance(0.06):
             fields[draw.choice(MULTIPLIERS)] = self.number()
@@ -157,9 +157,9 @@ class Maker:
     def text(self) -> str:
         """Text, now and then as long as the cap."""
         draw = self.draw
-        if draw.chance(0.04):
+        if draw.chance(0.025):
             return draw.text(PROMPT_CAP - draw.randint(-5, 60))
-        if draw.chance(0.005):
+        if draw.chance(self.long):
             return draw.text(PROMPT_CAP * 2)
         return draw.text()
 
@@ -210,14 +210,18 @@ class Maker:
                 draw.object(),
                 {draw.choice(("properties", "k", "")): {f"{i:x}": leaf for i in range(count)}},
                 {f"{i:x}": 1 for i in range(2 * count)},
-                {"properties": {"a": {"description": draw.text(draw.randint(0, SCHEMA_CAP))}}},
+                {
+                    "properties": {
+                        "a": {"description": draw.text(draw.randint(0, SCHEMA_CAP * 3 // 4))}
+                    }
+                },
             )
         )
 
     def schema(self, depth: int = 3) -> dict[str, Any]:
         """A JSON schema of a tool's parameters, mostly as agents have them."""
         draw = self.draw
-        if draw.chance(0.16):
+        if draw.chance(0.1):
             return self.odd_schema()
         properties = {}
         for _ in range(draw.randint(0, 5)):
@@ -305,14 +309,13 @@ class Maker:
                 {"type": "text", "text": text, draw.word(): draw.value(2)},
                 {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}},
                 {"type": "text", "text": text, "content": [self.structure()]},
-                {
-                    "type": draw.choice(("tool_result", "audio", "x" * 50, "input_file")),
-                    "text": text,
-                },
+                {"type": draw.choice(("tool_result", "x" * 50)), "text": text},
                 {"type": "text"},
             )
         )
-        return self.image() if draw.chance(0.02) else part
+        if draw.chance(0.01):
+            return {"type": draw.choice(("audio", "input_file")), "text": text}
+        return self.image() if draw.chance(0.01) else part
 
     def content(self) -> Any:
         """Of a message."""
@@ -423,13 +426,17 @@ class Maker:
         """For completions: a prompt in each of its forms, and in others."""
         draw = self.draw
         ids = [draw.randint(0, 255) for _ in range(draw.length(200))]
-        prompts: tuple[Any, ...] = (
+        usual: tuple[Any, ...] = (
             self.text(),
-            self.text(),
-            [self.text() for _ in range(draw.randint(0, CHOICES_CAP + 1))],
+            [self.text() for _ in range(draw.randint(1, CHOICES_CAP))],
+            [*ids, 5],
+            [[*ids, 5], [7, *ids[:3]]],
+            [[7, *ids]] * draw.randint(1, CHOICES_CAP),
+        )
+        others: tuple[Any, ...] = (
             ids,
-            [ids, ids[:3]],
-            [ids] * draw.randint(1, CHOICES_CAP + 1),
+            [ids] * (CHOICES_CAP + 1),
+            [self.text()] * (CHOICES_CAP + 1),
             [float(number) for number in ids],
             [str(number) for number in ids],
             [True] * len(ids),
@@ -441,6 +448,7 @@ class Maker:
             None,
             5,
         )
+        prompts = usual if draw.chance(0.8) else others
         body = {"model": "m", "prompt": draw.choice(prompts)}
         if draw.chance(0.1):
             body["suffix"] = draw.choice((self.text(), None, 5))
@@ -501,7 +509,7 @@ class Maker:
         forms: tuple[Any, ...] = (self.text(), [self.text()], [], None, [5], {"role": "user"})
         items = self.messages(self.item)
         body: dict[str, Any] = {"model": "m"}
-        body["input"] = items if draw.chance(0.75) else draw.choice(forms)
+        body["input"] = items if draw.chance(0.85) else draw.choice(forms)
         if draw.chance(0.2):
             body["instructions"] = self.text()
         if draw.chance(0.3):

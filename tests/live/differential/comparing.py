@@ -39,6 +39,7 @@ class Compared:
     Attributes:
         cost: What the policy says of it; None where it refuses.
         received: What reached the tap; None if nothing did.
+        outcome: What the proxy's line says of it: not every API's errors have a code.
         rendered: The prompts, by the names of the shapes.
         findings: What the engine did more than the proxy counted, or the proxy did wrong.
         excess: The most that it was over what is allowed, in characters or tokens.
@@ -48,6 +49,7 @@ class Compared:
     response: RawResponse
     cost: Cost | None
     received: bytes | None
+    outcome: str = ""
     usage: Usage | None = None
     rendered: dict[str, Rendered] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
@@ -210,8 +212,7 @@ class Run:
         counts: Counter[str] = Counter()
         for compared in self.compared:
             if compared.received is None:
-                error = compared.response.json()["error"]
-                counts[f"refused: {error.get('code') or error.get('type')}"] += 1
+                counts[f"refused: {compared.outcome}"] += 1
             else:
                 counts[f"passed: {compared.response.status}"] += 1
         return counts
@@ -223,6 +224,7 @@ class Run:
 
 def _compare_line(compared: Compared, line: dict[str, Any]) -> None:
     """What the proxy logged is what it did and what it counted."""
+    compared.outcome = line["outcome"]
     refused = line["upstream_status"] is None
     if refused != (compared.received is None):
         compared.findings.append(f"its line says {line['outcome']}")
