@@ -392,6 +392,7 @@ async def test_the_probe_never_asks_for_metrics(live: Live, guarded: Engine) -> 
         await client.send(request_bytes("GET", "/metrics", accept))
         metrics = await client.read_response()
     assert metrics.status == 200
+    assert (metrics.header(b"content-type") or b"").startswith(b"application/openmetrics-text")
     running = await live(behind=guarded)
     await running.ask_admin("GET", "/readyz")
     assert [request.target for request in tap_of(running).requests] == [b"/health"]
