@@ -27,7 +27,7 @@ import pytest
 from tests.harness import running as runnings
 from tests.harness import tap
 from tests.harness.engines import KINDS, Engine, Engines
-from tests.harness.figures import figures, pytest_terminal_summary
+from tests.harness.figures import Figures, figures, pytest_terminal_summary
 from tests.harness.fixtures import ending, proxy
 from tests.harness.running import Running
 
@@ -47,15 +47,23 @@ class Live(Protocol):
 
 @pytest.fixture(scope="session")
 def engines(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, figures: Figures
 ) -> Iterator[Engines]:
     """The engines of the session; those that its tests name start side by side."""
+    for kind in KINDS.values():
+        if kind.missing is not None:
+            not_tested(figures, kind.name, kind.installer)
     made = Engines(tmp_path_factory.mktemp("engines"))
     for name in wanted(request.session.items):
         if KINDS[name].missing is None:
             made.launch(name)
     yield made
     made.end()
+
+
+def not_tested(figures: Figures, name: str, installer: str) -> None:
+    """Says so among the figures, so that nobody takes the skips for passes."""
+    figures.add("NOT TESTED", name, because="not installed", command=f"scripts/engines/{installer}")
 
 
 def wanted(items: list[pytest.Item]) -> list[str]:

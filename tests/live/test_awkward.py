@@ -20,7 +20,7 @@ from tests.harness.figures import Figures
 from tests.harness.running import BEARER, CHAT, JSON, KEY, Launch, Running
 from tests.harness.tap import tap_of
 from tests.harness.upstream import SSE_HEAD, End, Script, chunk
-from tests.live.conftest import ENGINE_KEY, Live, available
+from tests.live.conftest import ENGINE_KEY, Live, available, not_tested
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":4}'
 HELLO: Any = [{"role": "user", "content": "hi"}]
@@ -98,11 +98,12 @@ async def test_what_the_engine_leaves_open_the_proxy_does_not(
 
 
 @pytest.fixture(scope="module")
-def transformers(engines: Engines) -> Iterator[Engine]:
+def transformers(engines: Engines, figures: Figures) -> Iterator[Engine]:
     """`transformers serve`, from what vLLM has brought along."""
     available("vllm-stub")
     packages = cache() / "transformers" / "packages"
     if not packages.exists():
+        not_tested(figures, "transformers serve", "install-transformers")
         pytest.skip("it is not installed: scripts/engines/install-transformers does that")
     model = cache() / "vllm" / "tiny-llama"
     kind = Kind(
