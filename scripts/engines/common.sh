@@ -10,9 +10,12 @@ say() {
 }
 
 give_up() {
-    printf '%s %s\n' "${0##*/}:" "$@" >&2
+    printf "${0##*/}: %s\n" "$@" >&2
     exit 1
 }
+
+# Not a fault: a step that was interrupted has nothing to say.
+trap 'echo "${0##*/}: interrupted; run it again" >&2; exit 130' INT TERM
 
 # Runs a step with its output in a file: shown only where the step fails.
 step() {
@@ -22,7 +25,7 @@ step() {
     if ! "$@" >"$log" 2>&1; then
         tail -n 40 "$log" >&2
         give_up "that failed ($what); the whole output is in $log" \
-            "run it again once it is mended: it goes on from here"
+            "run it again once that is mended"
     fi
 }
 
