@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import typer
 from rich.console import Console
@@ -12,6 +13,8 @@ from proxy import app
 from proxy.cli.failures import EXIT_USAGE, give_up
 from proxy.config import ConfigError, Settings
 from proxy.config.describe import descriptions, shown
+
+_PIPE_WIDTH = 10_000
 
 
 def check(
@@ -29,7 +32,8 @@ def check(
     if as_json:
         typer.echo(json.dumps({"ok": True, "keys": len(keys), "settings": values}, indent=2))
     else:
-        Console().print(_table(values))
+        # A pipe has no width: a line that were broken at 80 would hide a value from grep.
+        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(_table(values))
         typer.echo(f"Keys: {len(keys)}. The configuration is right.")
 
 

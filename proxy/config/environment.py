@@ -94,7 +94,7 @@ class StrictEnvironment(PydanticBaseSettingsSource):
                 values[field_name] = value
         if links := sorted(filter(self._is_service_link, self._environ)):
             values["port"] = Unusable(
-                f"Kubernetes added {len(links)} variables (tcp://…) for a Service named proxy, or "
+                f"Kubernetes added {len(links)} variable(s) (tcp://…) for a Service named proxy, or "
                 "proxy-something: say enableServiceLinks: false in the pod, or rename the Service"
             )
         for name in self._environ:

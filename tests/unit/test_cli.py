@@ -102,6 +102,12 @@ def test_check_shows_what_is_in_force_and_no_secret() -> None:
     assert "Keys: 2." in run.stdout
 
 
+def test_check_breaks_no_value_in_a_pipe() -> None:
+    """However long it is: somebody looks for it with grep."""
+    url = f"unix:///{'long/' * 16}vllm.sock"
+    assert url in bulwark("check", api_keys=KEY, upstream_url=url).stdout
+
+
 def test_check_speaks_json() -> None:
     """For scripts, right or wrong."""
     right = json.loads(bulwark("check", "--json", api_keys=KEY, max_prompt_chars="20000").stdout)

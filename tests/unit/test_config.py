@@ -448,7 +448,7 @@ def test_kubernetes_service_links_are_named_as_such(service: str) -> None:
         f"{service}_PORT_8080_TCP_ADDR": "10.0.0.9",
     }
     (problem,) = problems(ANONYMOUS | links)
-    assert problem.startswith("PROXY_PORT: Kubernetes added 8 variables (tcp://…)")
+    assert problem.startswith("PROXY_PORT: Kubernetes added 8 variable(s) (tcp://…)")
     assert "enableServiceLinks: false" in problem
     assert "10.0.0.9" not in problem
 
