@@ -173,7 +173,8 @@ async def test_the_drain_has_a_deadline() -> None:
         began = time.monotonic()
         server.stop.set()
         response = await client.read_response()
-        assert 0.5 <= time.monotonic() - began < 3
+        # uvloop's timers count in whole milliseconds.
+        assert 0.49 <= time.monotonic() - began < 3
         assert (response.body, response.complete) == (b"onetwo", True)
         assert await asyncio.wait_for(server.task, 3) == 0
         assert server.told == ["ready", "drain", "deadline"]
