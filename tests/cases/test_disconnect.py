@@ -11,12 +11,11 @@ import pytest
 from proxy.auth.keys import generate
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.forwarding import until
-from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch, Running
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
 from tests.harness.upstream import SSE_HEAD, End, Step, event, sse
 
 RUNS = 20
 WITHIN_SECONDS = 2.0
-STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 ORIGIN = "https://chat.example.org"
 
 

@@ -22,7 +22,7 @@ from tests.harness.client import BrokenOff, RawClient, request_bytes
 from tests.harness.figures import Figures
 from tests.harness.forwarding import until
 from tests.harness.heartbeat import Heartbeat
-from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, Launch, Running
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, STREAM_BODY, Launch, Running
 from tests.harness.upstream import DONE, LAST_CHUNK, SSE_HEAD, Step, chunk, event, sse
 
 MIB = 1024 * 1024
@@ -30,7 +30,6 @@ CAP = 2 * MIB
 HELD_SECONDS = 0.25
 AUTHORIZED: dict[str, str] = {**BEARER, **JSON}
 GOOD = request_bytes("POST", CHAT, AUTHORIZED, CHAT_BODY)
-STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 PNG = "iVBORw0KGgo"
 CHUNKED = request_bytes("POST", CHAT, {**AUTHORIZED, "Transfer-Encoding": "chunked"})
 PIECE = chunk(b" " * 65_536)

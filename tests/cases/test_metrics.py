@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from proxy.app import Clocks
 from tests.harness.client import RawClient, request_bytes
-from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch, Running
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
 from tests.harness.upstream import (
     COMPLETION,
     LAST_CHUNK,
@@ -24,7 +24,6 @@ from tests.harness.upstream import (
 )
 
 AUTHORIZED: dict[str, str] = {**BEARER, **JSON}
-STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 
 
 def series(running: Running) -> set[str]:

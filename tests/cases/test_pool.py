@@ -20,7 +20,7 @@ from tests.harness import process
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.deaf import deaf_port
 from tests.harness.forwarding import until
-from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, Launch, Running
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, STREAM_BODY, Launch, Running
 from tests.harness.upstream import (
     COMPLETION,
     DONE,
@@ -41,7 +41,6 @@ from tests.harness.upstream import (
 
 AUTHORIZED: dict[str, str] = {**BEARER, **JSON}
 PLAIN = request_bytes("POST", CHAT, AUTHORIZED, CHAT_BODY)
-STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 STREAM = request_bytes("POST", CHAT, AUTHORIZED, STREAM_BODY)
 CONNECT_SECONDS = 0.1
 DEFAULTS = load({"PROXY_API_KEYS": KEY})

@@ -10,7 +10,7 @@ from proxy.config import load
 from proxy.keepalive import COMMENT
 from tests.harness import edge as edges
 from tests.harness.client import RawClient, RawResponse, request_bytes
-from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, Launch, Running
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, STREAM_BODY, Launch, Running
 from tests.harness.upstream import (
     DONE,
     LAST_CHUNK,
@@ -23,8 +23,6 @@ from tests.harness.upstream import (
     response,
     sse,
 )
-
-STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 
 
 async def begin(running: Running, **headers: str) -> tuple[RawClient, RawResponse]:

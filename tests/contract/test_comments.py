@@ -6,7 +6,7 @@ import pytest
 
 from proxy.keepalive import COMMENT
 from tests.harness.client import RawClient, request_bytes
-from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch, Running
+from tests.harness.running import BEARER, CHAT, JSON, STREAM_BODY, Launch, Running
 from tests.harness.upstream import (
     DONE,
     LAST_CHUNK,
@@ -20,7 +20,6 @@ from tests.harness.upstream import (
 )
 
 SOON = 0.02
-STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 
 JSON_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from proxy.keepalive import COMMENT
 from tests.harness import edge as edges
 from tests.harness.client import RawClient, RawResponse, request_bytes
 from tests.harness.edge import Edge
-from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch, Running
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
 from tests.harness.upstream import DONE, LAST_CHUNK, SSE_HEAD, Step, chunk, event, response, sse
 
 SCALE = 1 / 200
@@ -20,7 +20,6 @@ SCALE = 1 / 200
 
 SILENCE = 100 * SCALE
 SCALED: dict[str, Any] = {"sse_keepalive_seconds": 15 * SCALE, "sse_commit_seconds": 45 * SCALE}
-STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 
 
 async def through(edge: Edge, body: bytes) -> RawResponse:

@@ -25,6 +25,7 @@ JSON = {"Content-Type": "application/json"}
 
 CHAT = "/v1/chat/completions"
 CHAT_BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":16}'
+STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
 
 Fields = Mapping[str, str] | Iterable[tuple[str, str]]
 
