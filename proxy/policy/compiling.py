@@ -1,8 +1,9 @@
 """What an engine of guided decoding has to compile of a request's schemas, before its first token.
 
 Each bound is for all schemas of a request, far above what people write, and such that a request costs
-about a minute of one processor at the very most, where hours went before. What a schema says by numbers alone (``maxItems`` of two
-thousand million, towers, references that double) costs the engines nothing and is not looked at.
+about a minute of one processor at the very most, where hours went before. What a schema says by
+numbers alone (``maxItems`` of two thousand million, towers, references that double) costs the engines
+nothing and is not looked at.
 
 Measured with vLLM 0.32.0 (xgrammar 0.2.8) against a real vocabulary of 131,072 tokens, in seconds of
 one processor (it uses up to eight), and with llama.cpp's server, which answers nobody meanwhile:
