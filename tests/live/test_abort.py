@@ -4,6 +4,7 @@ What counts is what the engine says of itself: its gauges of requests that it wo
 that wait in it. How long they take is measured from the moment that the client leaves.
 """
 
+import asyncio
 import contextlib
 import json
 import statistics
@@ -16,16 +17,17 @@ import pytest
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.engines import Engine
 from tests.harness.figures import Figures
-from tests.harness.forwarding import until
 from tests.harness.running import BEARER, CHAT, JSON, Running
 from tests.live.conftest import Live
 
 WITHIN_SECONDS = 1.0
-"""From the client's leaving to the end of our connection to the engine; the engine's own share comes
-on top. Both are meant at the median: on a machine with too much to do, one may take its time."""
+"""Our part, from the client's leaving to the end of our connection to the engine, or of its place in
+our queue: every time. See `ours` for how it is counted."""
 
 PATIENCE = 5
-"""How many times that one may take."""
+"""How many times its usual one the engine may take. What it says of itself lags behind: vLLM updates
+its gauges with its next step, which another engine's test or a busy machine holds up, and nothing of
+that is ours. So its rest is held to its bound at the median, and to so many times that on every run."""
 
 TITLE = "Hang-ups: from the client's leaving to the engine's rest"
 LONG = 30_000
@@ -73,6 +75,25 @@ async def filled(engine: Engine) -> AsyncIterator[None]:
     await engine.idle()
 
 
+async def ours(holds: Callable[[], bool], within: float = WITHIN_SECONDS) -> None:
+    """Returns as soon as it holds, which must be within so much time in which we were awake.
+
+    The milliseconds are counted one by one. Proxy, tap and clients share this loop, and a virtual
+    machine that a real engine keeps busy did not wake it for up to 13 s, asleep in epoll with a
+    timer that was due after 5 ms: a clock on the wall would have called that ours.
+    """
+    for _ in range(int(within * 1000)):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError
+
+
+def closed(running: Running, index: int) -> Callable[[], bool]:
+    """Whether we have closed this connection to the engine."""
+    return running.upstream.connections[index].closed.is_set
+
+
 class Times:
     """How long hang-ups took, for the figures."""
 
@@ -85,7 +106,7 @@ class Times:
     async def left(self, running: Running, turn: int, rest: Callable[[], Awaitable[float]]) -> None:
         """One more: until the engine's socket is closed, by us, and until the engine rests."""
         started = time.perf_counter()
-        await running.upstream.connection_closed(turn, PATIENCE * WITHIN_SECONDS)
+        await ours(closed(running, turn))
         self._closed.append(time.perf_counter() - started)
         await rest()
         self.add(time.perf_counter() - started)
@@ -103,9 +124,8 @@ class Times:
         )
 
     def assert_soon(self, within: float) -> None:
-        """Half of them at least."""
+        """Half of them at least; our own part is asserted of each as it happens."""
         assert statistics.median(self._seconds) <= within
-        assert statistics.median(self._closed or [0]) <= WITHIN_SECONDS
 
 
 async def assert_all_left(running: Running, hang_ups: int) -> None:
@@ -116,7 +136,7 @@ async def assert_all_left(running: Running, hang_ups: int) -> None:
     assert running.bulwark.lifelines.in_flight == 0
     for gauge in ("bulwark_slots_in_use", "bulwark_queue_length", "bulwark_buffered_bytes"):
         assert running.registry.get_sample_value(gauge) == 0
-    await running.upstream.all_closed(WITHIN_SECONDS)
+    await ours(lambda: running.upstream.open_connections == 0)
 
 
 BOTH_KINDS = pytest.mark.parametrize("stream", [False, True], ids=["one piece", "stream"])
@@ -197,24 +217,27 @@ async def test_hang_up_in_the_proxys_queue(
     def queued(number: int) -> Callable[[], bool]:
         return lambda: running.metric("bulwark_queue_length") == number
 
+    def asked(number: int) -> Callable[[], bool]:
+        return lambda: len(running.upstream.requests) == number
+
     first = await send(running, body(stream=stream))
     await engine.until_load(1, 0)
     for turn in range(runs(engine)):
         waits = await send(running, body(stream=stream))
-        await until(queued(1))
+        await ours(queued(1), PATIENCE)
         started = time.perf_counter()
         hang_up(waits, turn)
-        await until(queued(0), PATIENCE * WITHIN_SECONDS)
+        await ours(queued(0))
         times.add(time.perf_counter() - started)
     times.assert_soon(WITHIN_SECONDS)
     assert len(running.upstream.requests) == 1
     for turn in range(runs(engine)):
         following = await send(running, body(stream=stream))
-        await until(queued(1))
+        await ours(queued(1), PATIENCE)
         hang_up(first, turn)
         # Its seat is taken again at once, by the one that waited: both have to be told apart.
-        await running.upstream.connection_closed(turn, PATIENCE * WITHIN_SECONDS)
-        await running.upstream.request(turn + 1)
+        await ours(closed(running, turn))
+        await ours(asked(turn + 2), PATIENCE)
         first = following
     await engine.until_load(1, 0)
     first.close()
