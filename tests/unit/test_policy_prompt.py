@@ -801,6 +801,15 @@ def test_other_text_counts_as_it_is(role: str) -> None:
     assert check(BodyKind.CHAT, chat({"role": role, "content": '"\x01\n'})).cost.prompt_chars == 3
 
 
+def test_a_part_with_members_of_its_own_counts_as_json() -> None:
+    """vLLM hands it to the template whole, which can only write it as JSON."""
+    bare = {"type": "text", "text": "\x01\n"}
+    more = {**bare, "x": 1}
+    assert check(BodyKind.CHAT, chat(user([bare]))).cost.prompt_chars == 2
+    expected = len(r"\u0001\n") + len('{"x": 1}')
+    assert check(BodyKind.CHAT, chat(user([more]))).cost.prompt_chars == expected
+
+
 def test_a_custom_role_may_be_a_tools() -> None:
     """Llama 3's is called ipython."""
     verdict = check(BodyKind.CHAT, chat({"role": "ipython", "content": "\n"}))
