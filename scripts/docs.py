@@ -82,7 +82,7 @@ LOG_FIELDS: Mapping[str, str] = {
     "stream": "Whether the request asked for a stream.",
     "bytes_in": "Bytes of the request's body.",
     "bytes_out": "Bytes of the response's body.",
-    "prompt_chars": "What counted against the prompt cap.",
+    "prompt_chars": "What counted against the prompt cap; 0 where the request was refused.",
     "output_tokens_bound": "The most that may be generated, over all sequences.",
     "clamped": "What was lowered, as in `X-Bulwark-Clamped`.",
     "queued_seconds": "How long it waited for a slot.",

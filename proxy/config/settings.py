@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     )
     max_choices: int = _setting(
         8,
-        "Sequences of one request: its prompts times `n` or `best_of`.",
+        "Sequences of one request: its prompts times `n`, `best_of` or `n_cmpl`.",
         unit="sequences",
         ge=1,
         le=128,

@@ -802,7 +802,7 @@ def test_other_text_counts_as_it_is(role: str) -> None:
 
 
 def test_a_part_with_members_of_its_own_counts_as_json() -> None:
-    """To a template it comes whole from vLLM, which can only write it as JSON."""
+    """A template gets it whole from vLLM, and can only write it as JSON."""
     bare = {"type": "text", "text": "\x01\n"}
     more = {**bare, "x": 1}
     assert check(BodyKind.CHAT, chat(user([bare]))).cost.prompt_chars == 2
