@@ -8,10 +8,14 @@ from typing import Any, Protocol
 import pytest
 
 from tests.clients.conftest import Run
+from tests.harness import upstream as upstreams
 from tests.harness.programs import cache
-from tests.harness.running import Running
+from tests.harness.running import Launch, Running
+from tests.harness.upstream import End
 
 PROGRAMS = Path(__file__).parent / "programs"
+
+_BEGINNING = upstreams.event(upstreams.completion_chunk({"role": "assistant", "content": "a"}))
 
 
 class Program(Protocol):
@@ -56,6 +60,31 @@ def program(request: pytest.FixtureRequest, run: Run, python: Path, elsewhere: s
         return await run(running, python, file, name, **environment)
 
     return named
+
+
+async def assert_a_death_is_seen(proxy: Launch, program: Program, end: End) -> None:
+    """A stream that the upstream ends like this raises an exception, of the HTTP client's."""
+    running = await proxy()
+    running.upstream.reply = [upstreams.SSE_HEAD, _BEGINNING, end]
+    seen = await program(running, "dying")
+    assert "HTTPError" in seen["raised"]
+    await running.log.nth(0)
+    assert {line["outcome"] for line in running.log.requests()} == {"upstream_error"}
+
+
+async def assert_leaving_is_noticed(proxy: Launch, program: Program) -> None:
+    """A program's next answer comes once the connection of the stream that it left is gone."""
+    running = await proxy()
+    running.upstream.script.append([upstreams.SSE_HEAD, _BEGINNING, End.SILENCE])
+    running.upstream.reply = lambda _: [
+        running.upstream.connections[0].closed,
+        upstreams.response(upstreams.COMPLETION),
+    ]
+    seen = await program(running, "abandoned")
+    assert seen == {"first": "a", "then": "Hello."}
+    await running.log.nth(1)
+    outcomes = [line["outcome"] for line in running.log.requests()]
+    assert outcomes == ["client_disconnected", "ok"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,10 +4,13 @@ import pytest
 
 from scripts import docs
 from tests.clients.conftest import Client
-from tests.clients.frameworks.conftest import Program
-from tests.harness import upstream as upstreams
+from tests.clients.frameworks.conftest import (
+    Program,
+    assert_a_death_is_seen,
+    assert_leaving_is_noticed,
+)
 from tests.harness.running import Launch
-from tests.harness.upstream import End, completion_chunk, event
+from tests.harness.upstream import End
 
 FILE = "index.py"
 CALL = {"name": "get_weather", "args": {"city": "Paris"}}
@@ -75,27 +78,10 @@ async def test_a_prompt_over_the_cap_is_told_in_one_call(proxy: Launch, program:
 async def test_a_stream_that_dies_does_not_look_complete(
     proxy: Launch, program: Program, end: End
 ) -> None:
-    """Whoever reads it to its end gets an exception, of the HTTP client's."""
-    running = await proxy()
-    start = event(completion_chunk({"role": "assistant", "content": "a"}))
-    running.upstream.reply = [upstreams.SSE_HEAD, start, end]
-    seen = await program(running, "dying")
-    assert "HTTPError" in seen["raised"]
-    await running.log.nth(0)
-    assert {line["outcome"] for line in running.log.requests()} == {"upstream_error"}
+    """Whoever reads it to its end gets an exception."""
+    await assert_a_death_is_seen(proxy, program, end)
 
 
 async def test_leaving_a_stream_stops_the_model(proxy: Launch, program: Program) -> None:
-    """While the program goes on: its next answer comes once the first connection is gone."""
-    running = await proxy()
-    start = event(completion_chunk({"role": "assistant", "content": "a"}))
-    running.upstream.script.append([upstreams.SSE_HEAD, start, End.SILENCE])
-    running.upstream.reply = lambda _: [
-        running.upstream.connections[0].closed,
-        upstreams.response(upstreams.COMPLETION),
-    ]
-    seen = await program(running, "abandoned")
-    assert seen == {"first": "a", "then": "Hello."}
-    await running.log.nth(1)
-    outcomes = [line["outcome"] for line in running.log.requests()]
-    assert outcomes == ["client_disconnected", "ok"]
+    """While the program goes on."""
+    await assert_leaving_is_noticed(proxy, program)
