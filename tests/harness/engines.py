@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import installed
 from tests.harness.client import RawClient, RawResponse, request_bytes
 
 MODEL = "tiny-llama"
@@ -40,9 +41,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def cache() -> Path:
     """The folder of what the installers in scripts/engines have installed."""
-    given = os.environ.get("BULWARK_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(given or Path(base) / "bulwark") / "engines"
+    return installed.folder("engines")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.harness import installed
+
 SECONDS = 50.0
 """How long a program may take: starting one on a busy machine is most of it."""
 
@@ -71,9 +73,7 @@ async def started(
 
 def cache() -> Path:
     """Where the clients are that were installed for the tests: outside of the checkout."""
-    given = os.environ.get("BULWARK_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(given) if given else Path(base) / "bulwark") / "clients"
+    return installed.folder("clients")
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
