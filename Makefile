@@ -5,6 +5,7 @@
 #   make test     every test that needs only Python (make test ARGS="tests/unit -k key")
 #   make test-clients   the promises as real clients see them; prints figures (ARGS as above)
 #   make test-live      the promises in front of real engines; prints figures (ARGS as above)
+#   make test-e2e       the containers: a real engine, the real compose files, a fake LAN (as root)
 #   make lint     ruff, mypy and the direction of imports
 #   make format   what can be corrected by itself
 #   make docs     the README's tables and docker/proxy.env.example, from the code
@@ -12,7 +13,7 @@
 #   make clean    remove .venv and every cache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-clients test-live lint format docs lock clean
+.PHONY: help demo run test test-clients test-live test-e2e lint format docs lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -45,6 +46,11 @@ test-live: $(VENV)/.dev
 	@scripts/engines/install-vllm
 	@scripts/engines/install-transformers
 	$(PY) -m pytest tests/live $(ARGS)
+
+# The first time fetches a container engine and makes a base image, under BULWARK_CACHE.
+test-e2e: $(VENV)/.dev
+	@tests/e2e/install
+	$(PY) -m pytest tests/e2e $(ARGS)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
