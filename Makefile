@@ -6,7 +6,7 @@
 #   make test-clients   the promises as real clients see them; prints figures (ARGS as above)
 #   make test-live      the promises in front of real engines; prints figures (ARGS as above)
 #   make test-e2e       the containers: a real engine, the real compose files, a fake LAN (as root)
-#   make lint     ruff, mypy and the direction of imports
+#   make lint     ruff, mypy, the direction of imports, shellcheck, shfmt and hadolint
 #   make format   what can be corrected by itself
 #   make docs     the README's tables and docker/proxy.env.example, from the code
 #   make lock     every lock file (make lock ARGS=--upgrade)
@@ -52,15 +52,25 @@ test-e2e: $(VENV)/.dev
 	@tests/e2e/install
 	$(PY) -m pytest tests/e2e $(ARGS)
 
+# By their first line, for most have no ending. Asked only in a recipe: shfmt has to be installed.
+SCRIPTS = $(shell $(VENV)/bin/shfmt --find $(wildcard .ci docker firewall scripts tests))
+SHFMT := $(VENV)/bin/shfmt --indent 4 --case-indent --binary-next-line --simplify
+# The system's where no wheel has it (Linux on arm64).
+SHELLCHECK = $(or $(wildcard $(VENV)/bin/shellcheck),shellcheck)
+
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
+	$(SHELLCHECK) --external-sources $(SCRIPTS)
+	$(SHFMT) --diff $(SCRIPTS)
+	$(addprefix $(VENV)/bin/hadolint ,$(wildcard docker/Dockerfile))
 
 format: $(VENV)/.dev
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
+	$(SHFMT) --write $(SCRIPTS)
 
 docs: $(VENV)/.dev
 	$(PY) -m scripts.docs

@@ -1,6 +1,7 @@
 # Sourced by the installers: where the cache is, how they speak, and one at a time.
 # shellcheck shell=bash
 
+# shellcheck disable=SC2034 # who sources this uses it
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ENGINES=${BULWARK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/bulwark}/engines
 STARTED=$SECONDS
