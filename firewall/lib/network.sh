@@ -1,0 +1,125 @@
+# What the kernel says of this network namespace: prefixes on the link, gateways, resolvers, and
+# whether it is the host's own. Read from /proc and /sys, because a small image has no `ip`.
+
+# A route this wide is a way out, not a neighbourhood: the default, or one of a VPN's two halves.
+readonly LEAST_ONLINK_BITS=8
+
+declare -ri ROUTE_UP=0x1 ROUTE_REJECT=0x200
+# IPv6 has its own addresses and anycast among the routes.
+declare -ri ROUTE_NOT_A_LINK=0x80100000
+
+# Of both families, as prefixes.
+ONLINK=() GATEWAYS=()
+# Addresses that this namespace will ask for names.
+RESOLVERS=()
+
+read_network() {
+    ONLINK=() GATEWAYS=()
+    read_ipv4_routes
+    read_ipv6_routes
+    read_resolvers
+}
+
+ipv6_present() {
+    [[ -s /proc/net/if_inet6 ]]
+}
+
+read_ipv4_routes() {
+    local interface destination gateway flags mask _
+    [[ -r /proc/net/route ]] || return 0
+    while read -r interface destination gateway flags _ _ _ mask _; do
+        [[ $flags =~ ^[0-9A-F]+$ ]] || continue
+        swap_bytes "$destination"
+        destination=$DIGITS
+        mask_bits "$mask"
+        swap_bytes "$gateway"
+        add_route "$interface" "$destination" "$MASK_BITS" "$DIGITS" "0x$flags"
+    done </proc/net/route
+}
+
+read_ipv6_routes() {
+    local destination length gateway flags interface _
+    [[ -r /proc/net/ipv6_route ]] || return 0
+    while read -r destination length _ _ gateway _ _ _ flags interface; do
+        ((0x$flags & ROUTE_NOT_A_LINK)) && continue
+        add_route "$interface" "$destination" "$((0x$length))" "$gateway" "0x$flags"
+    done </proc/net/ipv6_route
+}
+
+# add_route INTERFACE DESTINATION BITS GATEWAY FLAGS
+add_route() {
+    [[ $1 != lo ]] && (($5 & ROUTE_UP && !($5 & ROUTE_REJECT))) || return 0
+    if [[ $4 =~ [^0] ]]; then
+        remember_prefix "$4" $((${#4} * 4))
+        add_once GATEWAYS "$PREFIX"
+    elif (($3 >= LEAST_ONLINK_BITS)); then
+        remember_prefix "$2" "$3"
+        # IPv6 multicast has a route on every link; it is a range already.
+        [[ $PREFIX == ff00::/8 ]] || add_once ONLINK "$PREFIX"
+    fi
+}
+
+# add_once ARRAY ITEM
+add_once() {
+    local -n array=$1
+    local item
+    for item in "${array[@]}"; do
+        [[ $item == "$2" ]] && return
+    done
+    array+=("$2")
+}
+
+# /proc/net/route prints the bytes of an address as the machine keeps an integer: little-endian.
+swap_bytes() {
+    local lowered=${1,,}
+    DIGITS=${lowered:6:2}${lowered:4:2}${lowered:2:2}${lowered:0:2}
+}
+
+mask_bits() {
+    local -i mask=0x$1
+    for ((MASK_BITS = 0; mask; mask &= mask - 1)); do
+        MASK_BITS=$((MASK_BITS + 1))
+    done
+}
+
+# Docker's resolver asks the servers of its comment from inside this namespace, except those that it
+# marks `host(…)`.
+read_resolvers() {
+    local line word
+    RESOLVERS=()
+    [[ -r /etc/resolv.conf ]] || return 0
+    while read -r line || [[ -n $line ]]; do
+        case $line in
+            nameserver[[:space:]]*) line=${line#nameserver} ;;
+            '# ExtServers: ['*) line=${line#*\[} line=${line%%\]*} ;;
+            *) continue ;;
+        esac
+        for word in $line; do
+            parse_prefix "$word" && add_once RESOLVERS "$PREFIX"
+        done
+    done </etc/resolv.conf
+}
+
+# What shows that a namespace is the host's own, in HOST_SIGN; fails where nothing does.
+# Docker's chains in the nat table (DOCKER_OUTPUT) are in every container and are not looked at.
+host_sign() {
+    local path line
+    for path in /sys/class/net/*/device; do
+        [[ -e $path ]] || continue
+        path=${path%/device}
+        HOST_SIGN="${path##*/} is a physical interface"
+        return
+    done
+    for path in /sys/class/net/*/bridge; do
+        [[ -e $path ]] || continue
+        path=${path%/bridge}
+        HOST_SIGN="${path##*/} is a bridge"
+        return
+    done
+    for line in "$@"; do
+        [[ $line =~ ^:(DOCKER|DOCKER-[^\ ]*|KUBE-[^\ ]*|CNI-[^\ ]*|cali-[^\ ]*)\  ]] || continue
+        HOST_SIGN="the filter table has a chain ${BASH_REMATCH[1]}"
+        return
+    done
+    return 1
+}

@@ -1,0 +1,280 @@
+# What the settings and the network mean as rules. Decides, and touches nothing.
+#
+# A step is one line of the order that README.md explains: a chain, a verdict, what it matches, and
+# its name. A chain is a list of steps, first match wins; verify reads the same steps that the rules
+# are rendered from.
+
+readonly LIST_OF_RANGES=$HERE/ranges.txt
+readonly DOCKER_RESOLVER=127.0.0.11/32
+
+# By family: the words in which iptables and ip6tables differ.
+declare -A PROHIBITED=([4]=icmp-admin-prohibited [6]=icmp6-adm-prohibited)
+
+RANGES=() RANGE_REASONS=()
+
+# The plan for one family: its chains, their jumps as `HOOK CHAIN MATCHES`, the steps, the rules.
+PLAN_CHAINS=() PLAN_JUMPS=() PLAN_RULES=()
+STEP_CHAINS=() STEP_VERDICTS=() STEP_ADDRESSES=() STEP_PROTOCOLS=() STEP_MATCHES=() STEP_NAMES=()
+
+read_ranges() {
+    local prefix reason
+    RANGES=() RANGE_REASONS=()
+    while read -r prefix reason; do
+        [[ -z $prefix || $prefix == '#'* ]] && continue
+        parse_prefix "$prefix" || fail "$REFUSED" "$LIST_OF_RANGES: \"$prefix\" $OFFENCE"
+        RANGES+=("$PREFIX") RANGE_REASONS+=("$reason")
+    done <"$LIST_OF_RANGES"
+    ((${#RANGES[@]})) || fail "$REFUSED" "$LIST_OF_RANGES names no range"
+}
+
+# plan FAMILY: fills the PLAN_* and STEP_* arrays.
+plan() {
+    PLAN_CHAINS=(BULWARK-OUT) PLAN_RULES=()
+    STEP_CHAINS=() STEP_VERDICTS=() STEP_ADDRESSES=() STEP_PROTOCOLS=() STEP_MATCHES=() STEP_NAMES=()
+    plan_out "$1"
+    if [[ $SCOPE == container ]]; then
+        PLAN_CHAINS=(BULWARK-FWD BULWARK-IN BULWARK-OUT)
+        plan_in "$1"
+        step BULWARK-FWD reject '' '' '' 'no router'
+        PLAN_JUMPS=('OUTPUT BULWARK-OUT' 'INPUT BULWARK-IN' 'FORWARD BULWARK-FWD')
+    else
+        PLAN_JUMPS=("OUTPUT BULWARK-OUT -m owner --uid-owner $USER_ID")
+    fi
+    render_steps "$1"
+}
+
+# step CHAIN VERDICT ADDRESS PROTOCOL MATCHES NAME, each as iptables-save spells it.
+step() {
+    STEP_CHAINS+=("$1") STEP_VERDICTS+=("$2") STEP_ADDRESSES+=("$3")
+    STEP_PROTOCOLS+=("$4") STEP_MATCHES+=("$5") STEP_NAMES+=("$6")
+}
+
+plan_out() {
+    local family=$1
+    plan_out_loopback "$family"
+    # REPLY: packets that answer a flow which came in. A flow that this side opened is judged by the
+    # rules below with each packet, so that one opened before them, or under wider ones, ends.
+    step BULWARK-OUT accept '' '' '-m conntrack --ctstate ESTABLISHED --ctdir REPLY' 'replies'
+    # The kernel's own: nobody without CAP_NET_RAW can send these.
+    [[ $family == 6 ]] && plan_neighbours BULWARK-OUT 133 135 136
+    plan_exceptions "$family"
+    plan_dns "$family"
+    plan_denied "$family"
+    [[ $MODE == internet ]] && plan_neighbourhood "$family"
+    plan_ranges "$family"
+    plan_end "$family"
+}
+
+plan_out_loopback() {
+    # The host's loopback is full of the host's services; a container's has its own only.
+    [[ $SCOPE == container ]] || return 0
+    # By address, not by port: nat has already put the resolver's own port in the place of 53.
+    if [[ $1 == 4 && ${DNS[*]} == none ]]; then
+        step BULWARK-OUT reject "-d $DOCKER_RESOLVER" '' '' "no resolver"
+    fi
+    step BULWARK-OUT accept '-o lo' '' '' loopback
+}
+
+# plan_neighbours CHAIN TYPE…
+plan_neighbours() {
+    local chain=$1 type
+    for type in "${@:2}"; do
+        step "$chain" accept '' ipv6-icmp "-m icmp6 --icmpv6-type $type" 'neighbour discovery'
+    done
+}
+
+plan_exceptions() {
+    local entry host port protocol text address
+    for entry in "${ALLOW[@]}"; do
+        read -r host port protocol text <<<"$entry"
+        addresses_of "$host" "$1"
+        for address in $ADDRESSES; do
+            step BULWARK-OUT accept "-d $address" "$protocol" "-m $protocol --dport $port" "allow $text"
+        done
+    done
+}
+
+plan_dns() {
+    local resolver protocol
+    for resolver in "${DNS[@]}"; do
+        addresses_of "$resolver" "$1"
+        [[ -n $ADDRESSES ]] || continue
+        for protocol in udp tcp; do
+            step BULWARK-OUT accept "-d $resolver" "$protocol" "-m $protocol --dport 53" "resolver ${resolver%/*}"
+        done
+    done
+}
+
+plan_denied() {
+    local entry host text address
+    for entry in "${DENY[@]}"; do
+        read -r host text <<<"$entry"
+        addresses_of "$host" "$1"
+        for address in $ADDRESSES; do
+            step BULWARK-OUT reject "-d $address" '' '' "deny $text"
+        done
+    done
+}
+
+# What is near is not the internet, whatever range it is in.
+plan_neighbourhood() {
+    local prefix
+    [[ $SCOPE == uid ]] && step BULWARK-OUT reject '' '' '-m addrtype --dst-type LOCAL' 'own addresses'
+    for prefix in "${ONLINK[@]}"; do
+        family_of "$prefix"
+        [[ $FAMILY == "$1" ]] && step BULWARK-OUT reject "-d $prefix" '' '' "on-link $prefix"
+    done
+    for prefix in "${GATEWAYS[@]}"; do
+        family_of "$prefix"
+        [[ $FAMILY == "$1" ]] && step BULWARK-OUT reject "-d $prefix" '' '' "gateway ${prefix%/*}"
+    done
+    return 0
+}
+
+plan_ranges() {
+    local prefix
+    for prefix in "${RANGES[@]}"; do
+        family_of "$prefix"
+        [[ $FAMILY == "$1" ]] && step BULWARK-OUT reject "-d $prefix" '' '' "range $prefix"
+    done
+    return 0
+}
+
+plan_end() {
+    if [[ $MODE == upstream-only ]]; then
+        step BULWARK-OUT reject '' '' '' 'everything else'
+    elif [[ $1 == 6 && $IPV6 == off ]]; then
+        # The devices of a home have global IPv6 addresses, which no list of ranges can know.
+        step BULWARK-OUT reject '' '' '' 'no IPv6 internet'
+    else
+        step BULWARK-OUT accept '' '' '' internet
+    fi
+}
+
+plan_in() {
+    local family=$1
+    step BULWARK-IN accept '-i lo' '' '' loopback
+    step BULWARK-IN accept '' '' '-m conntrack --ctstate ESTABLISHED --ctdir REPLY' 'replies'
+    [[ $family == 6 ]] && plan_neighbours BULWARK-IN 134 135 136
+    # Linux answers on every interface for every address that it has; a neighbour on one network
+    # must not reach what listens on another.
+    step BULWARK-IN drop '' '' '-m addrtype ! --dst-type LOCAL --limit-iface-in' 'own address only'
+    plan_in_errors "$family"
+    plan_in_exceptions "$family"
+}
+
+# Without these, a path with a small MTU behind a gateway that is an exception would swallow
+# connections. They open nothing: the kernel looks for the flow that they are about.
+plan_in_errors() {
+    if [[ $1 == 4 ]]; then
+        step BULWARK-IN accept '' icmp '-m icmp --icmp-type 3' 'unreachable'
+    else
+        step BULWARK-IN accept '' ipv6-icmp '-m icmp6 --icmpv6-type 1' 'unreachable'
+        step BULWARK-IN accept '' ipv6-icmp '-m icmp6 --icmpv6-type 2' 'packet too big'
+    fi
+}
+
+# An exception is whom an engine's exploit would own: it gets replies, and opens nothing. What comes
+# to a published port has the gateway's address, so a gateway may still open that one.
+plan_in_exceptions() {
+    local family=$1 entry host text address gateway
+    local -A seen=()
+    for entry in "${ALLOW[@]}"; do
+        read -r host _ _ text <<<"$entry"
+        addresses_of "$host" "$family"
+        for address in $ADDRESSES; do
+            [[ -n ${seen[$address]:-} ]] && continue
+            seen[$address]=true
+            for gateway in "${GATEWAYS[@]}"; do
+                contains "$address" "$gateway" && step BULWARK-IN accept "-s $gateway" tcp \
+                    "-m tcp --dport $PUBLIC_PORT" "published ${gateway%/*}"
+            done
+            step BULWARK-IN reject "-s $address" '' '' "from $text"
+        done
+    done
+}
+
+# Where the script runs beside others' rules, an accept leaves them their say.
+accept_target() {
+    TARGET=ACCEPT
+    [[ $SCOPE == uid ]] && TARGET=RETURN
+    return 0
+}
+
+# render_steps FAMILY: the steps as rules, in the spelling of iptables-save.
+render_steps() {
+    local index
+    accept_target
+    for index in "${!STEP_CHAINS[@]}"; do
+        case ${STEP_VERDICTS[index]} in
+            accept) render "$index" "${STEP_PROTOCOLS[index]}" "$TARGET" ;;
+            drop) render "$index" "${STEP_PROTOCOLS[index]}" DROP ;;
+            # A client must fail at once: a reset does, an ICMP error takes up to a second.
+            reject)
+                render "$index" tcp 'REJECT --reject-with tcp-reset'
+                render "$index" '' "REJECT --reject-with ${PROHIBITED[$1]}"
+                ;;
+        esac
+    done
+}
+
+# render INDEX PROTOCOL TARGET
+render() {
+    local rule="-A ${STEP_CHAINS[$1]}"
+    rule+=${STEP_ADDRESSES[$1]:+ ${STEP_ADDRESSES[$1]}}
+    rule+=${2:+ -p $2}
+    rule+=${STEP_MATCHES[$1]:+ ${STEP_MATCHES[$1]}}
+    quote "${STEP_NAMES[$1]}"
+    PLAN_RULES+=("$rule -m comment --comment $QUOTED -j $3")
+}
+
+# quote TEXT: as iptables-save does, in QUOTED. No text of ours has a quote or a backslash in it.
+quote() {
+    QUOTED=$1
+    [[ $1 =~ ^[A-Za-z0-9_-]+$ ]] || QUOTED="\"$1\""
+}
+
+# first_step PREFIX PROTOCOL PORT: the index of the step of BULWARK-OUT that decides about a new flow
+# there, in STEP. Steps that match by more than address and port are not for such a flow.
+first_step() {
+    local index address protocol
+    for index in "${!STEP_CHAINS[@]}"; do
+        [[ ${STEP_CHAINS[index]} == BULWARK-OUT ]] || continue
+        address=${STEP_ADDRESSES[index]#-d } protocol=${STEP_PROTOCOLS[index]}
+        case $address in
+            -o*) kind_of "$1" && [[ $KIND == loopback ]] || continue ;;
+            '') [[ -z ${STEP_MATCHES[index]} ]] || continue ;;
+            *) contains "$address" "$1" || continue ;;
+        esac
+        [[ -z $protocol || "$protocol ${STEP_MATCHES[index]##*--dport }" == "$2 $3" ]] || continue
+        STEP=$index
+        return
+    done
+    return 1
+}
+
+# transaction RULE…: what makes one family's table, whose rules now are those given, that of the
+# plan, as input of -restore, in TRANSACTION. Everything of ours goes and comes in the same instant.
+transaction() {
+    local line chain jump hook target matches
+    local -A existing=()
+    TRANSACTION='*filter'$'\n'
+    for chain in "${PLAN_CHAINS[@]}"; do
+        TRANSACTION+=":$chain - [0:0]"$'\n'
+    done
+    for line in "$@"; do
+        [[ $line == :BULWARK-* ]] && line=${line#:} && existing[${line%% *}]=true
+        [[ $line == '-A '* && $line == *' -j BULWARK-'* ]] && TRANSACTION+="-D ${line#-A }"$'\n'
+    done
+    for chain in "${!existing[@]}"; do
+        [[ " ${PLAN_CHAINS[*]} " == *" $chain "* ]] || TRANSACTION+="-F $chain"$'\n'"-X $chain"$'\n'
+    done
+    for jump in "${PLAN_JUMPS[@]}"; do
+        read -r hook target matches <<<"$jump"
+        TRANSACTION+="-I $hook 1 ${matches:+$matches }-m comment --comment bulwark -j $target"$'\n'
+    done
+    for line in "${PLAN_RULES[@]}"; do
+        TRANSACTION+=$line$'\n'
+    done
+    TRANSACTION+=COMMIT$'\n'
+}
