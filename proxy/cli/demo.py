@@ -1,9 +1,15 @@
-"""``bulwark demo``: the whole thing on one machine, in front of the stand-in model server."""
+"""``bulwark demo``: the whole thing on one machine, in front of the stand-in model server.
+
+With ``--model-only`` the stand-in alone, for a container of its own.
+"""
 
 import asyncio
 import os
+import signal
+import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import httpx
 import typer
@@ -19,19 +25,72 @@ from proxy.server.listeners import ListenError
 
 _TRIED_PORTS = 20
 _QUESTION = "Is anybody there?"
+_MODEL_HOST = "127.0.0.1"
+_MODEL_PORT = 8000
 
 
 def demo(
     once: bool = typer.Option(False, "--once", help="Exit after the first chat."),
+    model_only: bool = typer.Option(
+        False, "--model-only", help="Serve the stand-in model alone, without a proxy or a key."
+    ),
+    host: str | None = typer.Option(
+        None, help="Address of the stand-in alone.", show_default=_MODEL_HOST
+    ),
+    port: int | None = typer.Option(
+        None, help="Port of the stand-in alone.", show_default=str(_MODEL_PORT)
+    ),
+    uds: str | None = typer.Option(
+        None, help="Unix socket of the stand-in alone, in place of address and port."
+    ),
 ) -> None:
     """Start the proxy in front of a stand-in model, send one chat through it, and keep serving."""
+    if problems := _mixed_up(once=once, model_only=model_only, tcp=(host, port), uds=uds):
+        give_up("not started", problems)
     try:
-        status = uvloop.run(_demo(os.environ, once=once))
+        if model_only:
+            status = uvloop.run(_model(_listener(host, port, uds)))
+        else:
+            status = uvloop.run(_demo(os.environ, once=once))
     except ConfigError as exc:
         give_up("not started, the configuration is wrong", exc.problems)
     except ListenError as exc:
         give_up("not started", [str(exc)])
     raise typer.Exit(status)
+
+
+def _mixed_up(
+    *, once: bool, model_only: bool, tcp: tuple[str | None, int | None], uds: str | None
+) -> list[str]:
+    """What of the command line does not go with the rest of it."""
+    has_tcp, has_uds = tcp != (None, None), uds is not None
+    problems = []
+    if model_only and once:
+        problems.append("--once is for the chat through the proxy, not for --model-only")
+    if not model_only and (has_tcp or has_uds):
+        problems.append("--host, --port and --uds are for --model-only")
+    if has_tcp and has_uds:
+        problems.append("--uds goes in place of --host and --port")
+    return problems
+
+
+def _listener(host: str | None, port: int | None, uds: str | None) -> socket.socket:
+    if uds is not None:
+        return standin.bind_unix(Path(uds))
+    return listeners.bind(
+        _MODEL_HOST if host is None else host, _MODEL_PORT if port is None else port, "the stand-in"
+    )
+
+
+async def _model(listener: socket.socket) -> int:
+    """The stand-in alone, until SIGTERM or Ctrl-C."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with standin.serving(listener=listener) as url:
+        typer.echo(f"The stand-in model serves at {url}, without a key: never expose it.")
+        await stop.wait()
+    return 0
 
 
 async def _demo(environ: Mapping[str, str], *, once: bool) -> int:

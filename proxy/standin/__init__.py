@@ -6,6 +6,6 @@ key and no limit of its own: never expose it. Only ``cli.demo`` and the tests im
 """
 
 from proxy.standin.server import build
-from proxy.standin.serving import serving
+from proxy.standin.serving import bind_unix, serving
 
-__all__ = ["build", "serving"]
+__all__ = ["bind_unix", "build", "serving"]

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +209,95 @@ def test_the_demo_takes_the_next_port_where_one_is_taken() -> None:
             holder.close()
     assert run.returncode == 0
     assert "http://127.0.0.1:8080/" not in run.stdout
+
+
+def has_ipv6() -> bool:
+    """Whether this machine can listen on ``::1``."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+def model_alone(*arguments: str) -> subprocess.Popen[str]:
+    """``bulwark demo --model-only``, in a process of its own."""
+    return subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", "proxy", "demo", "--model-only", *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """Where it says that it serves."""
+    assert process.stdout is not None
+    (url,) = re.findall(r"serves at (\S+), without a key", process.stdout.readline())
+    return str(url)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_the_stand_in_alone_on_an_address(host: str) -> None:
+    """Without a key; SIGTERM ends it with 0."""
+    if host == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with model_alone("--host", host, "--port", "0") as process:
+        url = url_of(process)
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:  # noqa: S310 - http
+            assert json.load(answer)["data"][0]["id"] == "stand-in"
+        process.terminate()
+        assert process.wait(TIMEOUT_SECONDS) == 0
+
+
+def test_the_stand_in_alone_on_a_socket(tmp_path: Path) -> None:
+    """Also over one that was left there by another that was killed."""
+    path = tmp_path / "model.sock"
+    with model_alone("--uds", str(path)) as process:
+        assert url_of(process) == f"unix://{path}"
+        process.kill()
+    assert path.is_socket()
+    with model_alone("--uds", str(path)) as process:
+        url_of(process)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(5)
+            client.connect(str(path))
+            client.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        process.terminate()
+        assert process.wait(TIMEOUT_SECONDS) == 0
+
+
+def test_the_stand_in_takes_no_socket_from_another(tmp_path: Path) -> None:
+    """Exit status 2, for one that is listened on and for a file that is no socket."""
+    path = tmp_path / "model.sock"
+    with model_alone("--uds", str(path)) as process:
+        url_of(process)
+        run = bulwark("demo", "--model-only", "--uds", str(path))
+        process.terminate()
+    assert (run.returncode, "Address already in use" in run.stderr) == (2, True)
+    file = tmp_path / "file"
+    file.write_text("precious")
+    assert bulwark("demo", "--model-only", "--uds", str(file)).returncode == 2
+    assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--port", "1"], id="an address without --model-only"),
+        pytest.param(["--uds", "/x"], id="a socket without --model-only"),
+        pytest.param(["--model-only", "--once"], id="one chat with nobody to send it"),
+        pytest.param(
+            ["--model-only", "--host", "::1", "--uds", "/x"], id="an address and a socket"
+        ),
+        pytest.param(["--model-only", "--host", "192.0.2.1"], id="an address of another"),
+        pytest.param(["--model-only", "--uds", "/no/such/folder/x"], id="a folder that is not"),
+    ],
+)
+def test_a_demo_that_is_asked_for_wrongly(arguments: list[str]) -> None:
+    """Exit status 2, one line of reason."""
+    run = bulwark("demo", *arguments)
+    assert run.returncode == 2
+    assert run.stderr.startswith("bulwark: not started:\n  ")
+    assert "Traceback" not in run.stderr
