@@ -37,7 +37,7 @@ LAN = (
 """The private addresses, all on one machine of the LAN; the first of each family is on the link."""
 
 INTERNET = (
-    *("203.0.113.10/24", "8.8.8.8/32", "192.0.2.1/32", "198.51.100.20/32"),
+    *("203.0.113.10/24", "8.8.8.8/32", "192.0.2.1/32"),
     *("2001:db8:1::10/64", "2600::10/128"),
 )
 """The public addresses, all on one machine behind the router."""
@@ -127,8 +127,9 @@ class Namespace:
 
     def inside(self, argv: Sequence[str], *, user: int | None = None) -> list[str]:
         """The command that runs this one in here; /sys is the namespace's own."""
+        ip = shutil.which("ip") or "ip"  # absolute: the command may be given another PATH
         as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
-        return ["ip", "netns", "exec", self.name, *(as_user if user is not None else []), *argv]
+        return [ip, "netns", "exec", self.name, *(as_user if user is not None else []), *argv]
 
     def run(
         self,
@@ -189,12 +190,19 @@ class Namespace:
         seconds: float = 1.0,
         user: int | None = None,
         source: str | None = None,
+        interface: str | None = None,
     ) -> dict[str, Answer]:
         """Tries all targets at once: ``tcp:HOST:PORT``, ``udp:HOST:PORT``, ``icmp:HOST``.
 
         Brackets around an IPv6 host. ``raw:HOST`` sends a packet that no socket would.
         """
-        asked = {"targets": targets, "seconds": seconds, "user": user, "source": source}
+        asked = {
+            "targets": targets,
+            "seconds": seconds,
+            "user": user,
+            "source": source,
+            "interface": interface,
+        }
         program = [sys.executable, "-I", "-S", str(WIRE / "probe.py"), json.dumps(asked)]
         done = self.run(program, timeout=seconds + 30)
         assert done.returncode == 0, done.stderr

@@ -33,13 +33,16 @@ PROHIBITED = {(2, 3, 13), (2, 3, 10), (2, 3, 9), (3, 1, 1)}
 NO_PORT = {(2, 3, 3), (3, 1, 4)}
 
 Address = tuple[Any, ...]
+Source = tuple[str | None, str | None]
+"""The address and the interface that it is sent from, where it is to be a certain one."""
+
 Result = tuple[str, str, int | None]
 """The outcome, what was answered, and the number of the error."""
 
 ROUTES = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
 
 
-def probe(target: str, seconds: float, source: str | None) -> dict[str, Any]:
+def probe(target: str, seconds: float, source: Source) -> dict[str, Any]:
     """Sends to one target and waits that long for what comes back."""
     kind, _, rest = target.partition(":")
     host, port = _address(rest, kind)
@@ -68,7 +71,7 @@ def _address(rest: str, kind: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _tcp(family: int, address: Address, seconds: float, source: str | None) -> Result:
+def _tcp(family: int, address: Address, seconds: float, source: Source) -> Result:
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         _prepare(sock, family, seconds, source)
         try:
@@ -80,7 +83,7 @@ def _tcp(family: int, address: Address, seconds: float, source: str | None) -> R
             return _outcome(sock, problem), "", problem.errno
 
 
-def _udp(family: int, address: Address, seconds: float, source: str | None) -> Result:
+def _udp(family: int, address: Address, seconds: float, source: Source) -> Result:
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         _prepare(sock, family, seconds, source)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
@@ -94,7 +97,7 @@ def _udp(family: int, address: Address, seconds: float, source: str | None) -> R
             return _outcome(sock, problem), "", problem.errno
 
 
-def _icmp(family: int, address: Address, seconds: float, source: str | None) -> Result:
+def _icmp(family: int, address: Address, seconds: float, source: Source) -> Result:
     six = family == socket.AF_INET6
     number = socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP
     key = threading.get_native_id() & 0xFFFF
@@ -119,7 +122,7 @@ def _icmp(family: int, address: Address, seconds: float, source: str | None) -> 
         return "timeout", "", 0
 
 
-def _raw(family: int, address: Address, seconds: float, source: str | None) -> Result:
+def _raw(family: int, address: Address, seconds: float, source: Source) -> Result:
     """A UDP packet to an address that no ordinary socket sends to."""
     packet = struct.pack("!HHHH", 9, 9, 16, 0) + b"bulwark!"
     with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_UDP) as sock:
@@ -131,13 +134,16 @@ def _raw(family: int, address: Address, seconds: float, source: str | None) -> R
         return "sent", "", 0
 
 
-def _prepare(sock: socket.socket, family: int, seconds: float, source: str | None) -> None:
+def _prepare(sock: socket.socket, family: int, seconds: float, source: Source) -> None:
     if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
     else:
         sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
-    if source is not None:
-        sock.bind((source, 0))
+    address, interface = source
+    if interface is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    if address is not None:
+        sock.bind((address, 0))
     sock.settimeout(seconds)
 
 
@@ -186,7 +192,8 @@ def main() -> None:
     answers: list[dict[str, Any] | None] = [None] * len(asked["targets"])
 
     def one(place: int, target: str) -> None:
-        answers[place] = probe(target, asked.get("seconds", 1.0), asked.get("source"))
+        source = asked.get("source"), asked.get("interface")
+        answers[place] = probe(target, asked.get("seconds", 1.0), source)
 
     threads = [
         threading.Thread(target=one, args=item, daemon=True) for item in enumerate(asked["targets"])
