@@ -50,6 +50,7 @@ test-live: $(VENV)/.dev
 # The first time fetches a container engine and makes a base image, under BULWARK_CACHE.
 test-e2e: $(VENV)/.dev
 	@tests/e2e/install
+	@tests/e2e/install-prometheus
 	$(PY) -m pytest tests/e2e $(ARGS)
 
 # By their first line, for most have no ending. Asked only in a recipe: shfmt has to be installed.

@@ -53,9 +53,9 @@ class Lines(io.BytesIO):
         lines = [json.loads(line) for line in self.text.splitlines()]
         return [line for line in lines if line["event"] == "request"]
 
-    async def until(self, holds: Callable[[], bool]) -> None:
+    async def until(self, holds: Callable[[], bool], within: float = TIMEOUT_SECONDS) -> None:
         """Returns once it holds, looking whenever a line was written."""
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(within):
             while not holds():
                 await self._more.wait()
 
