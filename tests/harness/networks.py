@@ -277,12 +277,14 @@ class Networks:
         done = _run(["ip", "netns", "add", made.name])
         assert done.returncode == 0, done.stderr
         self.namespaces.append(made)
+        # No limit on errors: of hundreds of probes at once, some would not hear that they are refused.
+        values = {"net/ipv4/icmp_ratemask": "0"}
         if self.ipv6:
             # No duplicate address detection: a link-local address is usable at once.
-            self.sysctl(made, {"net/ipv6/conf/default/accept_dad": "0"})
+            values |= {"net/ipv6/conf/default/accept_dad": "0", "net/ipv6/icmp/ratemask": "''"}
         else:
-            off = [f"net/ipv6/conf/{which}/disable_ipv6" for which in ("all", "default")]
-            self.sysctl(made, dict.fromkeys(off, "1"))
+            values |= {f"net/ipv6/conf/{which}/disable_ipv6": "1" for which in ("all", "default")}
+        self.sysctl(made, values)
         made.ip("link set lo up")
         return made
 

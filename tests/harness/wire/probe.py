@@ -73,7 +73,8 @@ def _address(rest: str, kind: str) -> tuple[str, int]:
 
 def _tcp(family: int, address: Address, seconds: float, source: Source) -> Result:
     with socket.socket(family, socket.SOCK_STREAM) as sock:
-        _prepare(sock, family, seconds, source)
+        _prepare(sock, seconds, source)
+        _hear_of_errors(sock, family)
         try:
             sock.connect(address)
             return "OPEN", sock.recv(200).decode().strip(), 0
@@ -85,7 +86,8 @@ def _tcp(family: int, address: Address, seconds: float, source: Source) -> Resul
 
 def _udp(family: int, address: Address, seconds: float, source: Source) -> Result:
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        _prepare(sock, family, seconds, source)
+        _prepare(sock, seconds, source)
+        _hear_of_errors(sock, family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         try:
             # Not connected: what is sent to many (multicast) is answered by one of them.
@@ -105,13 +107,16 @@ def _icmp(family: int, address: Address, seconds: float, source: Source) -> Resu
     if not six:  # ICMPv6's checksum is the kernel's work, ICMP's is ours
         packet = packet[:2] + struct.pack("!H", _checksum(packet)) + packet[4:]
     with socket.socket(family, socket.SOCK_RAW, number) as sock:
-        _prepare(sock, family, seconds, source)
+        _prepare(sock, seconds, source)
         deadline = time.monotonic() + seconds
         try:
-            sock.sendto(packet, (address[0], 0, *address[2:]))
+            # In this order: a raw socket that is not connected hears of the errors of all others.
+            sock.connect((address[0], 0, *address[2:]))
+            _hear_of_errors(sock, family)
+            sock.send(packet)
             while (left := deadline - time.monotonic()) > 0:
                 sock.settimeout(left)
-                reply = sock.recvfrom(200)[0]
+                reply = sock.recv(200)
                 body = reply if six else reply[(reply[0] & 15) * 4 :]
                 if body[0] == (129 if six else 0) and body[4:6] == struct.pack("!H", key):
                     return "OPEN", "", 0
@@ -126,7 +131,8 @@ def _raw(family: int, address: Address, seconds: float, source: Source) -> Resul
     """A UDP packet to an address that no ordinary socket sends to."""
     packet = struct.pack("!HHHH", 9, 9, 16, 0) + b"bulwark!"
     with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_UDP) as sock:
-        _prepare(sock, family, seconds, source)
+        _prepare(sock, seconds, source)
+        _hear_of_errors(sock, family)
         try:
             sock.sendto(packet, (address[0], 0, *address[2:]))
         except OSError as problem:
@@ -134,17 +140,20 @@ def _raw(family: int, address: Address, seconds: float, source: Source) -> Resul
         return "sent", "", 0
 
 
-def _prepare(sock: socket.socket, family: int, seconds: float, source: Source) -> None:
-    if family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
-    else:
-        sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+def _prepare(sock: socket.socket, seconds: float, source: Source) -> None:
     address, interface = source
     if interface is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
     if address is not None:
         sock.bind((address, 0))
     sock.settimeout(seconds)
+
+
+def _hear_of_errors(sock: socket.socket, family: int) -> None:
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
 
 
 def _outcome(sock: socket.socket, problem: OSError) -> str:

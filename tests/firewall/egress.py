@@ -1,0 +1,158 @@
+"""``firewall/egress.sh`` as an operator runs it, in a namespace of the test's."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tests.harness.networks import Namespace, Networks
+
+SCRIPT = Path(__file__).parents[2] / "firewall" / "egress.sh"
+RANGES = SCRIPT.parent / "ranges.txt"
+BASH = shutil.which("bash") or "bash"
+CHAINS = ("BULWARK-OUT", "BULWARK-IN", "BULWARK-FWD")
+USER = 10001
+
+TOOLS = ("iptables", "ip6tables", "setpriv", "getent")
+
+Done = subprocess.CompletedProcess[str]
+
+
+def tools_missing() -> list[str]:
+    """The programs that these tests call and this machine lacks."""
+    return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+@functools.cache
+def works(backend: str) -> str:
+    """Why this machine cannot do it with that backend; empty where it can."""
+    if shutil.which(f"iptables-{backend}-restore") is None:
+        return "not installed"
+    with Networks() as made:
+        done = made.lan.run([f"iptables-{backend}", "-N", "TRY"])
+    return done.stderr.strip() if done.returncode else ""
+
+
+def ranges(family: int) -> list[str]:
+    """The ranges of ``ranges.txt``, in its order."""
+    lines = [line.partition("#")[0].split() for line in RANGES.read_text().splitlines()]
+    given = [line[0] for line in lines if line]
+    return [cidr for cidr in given if (":" in cidr) == (family == 6)]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of what ``verify`` has found."""
+
+    kind: str
+    name: str
+    expected: str
+    result: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``verify --json`` prints."""
+
+    ok: bool
+    checks: list[Check]
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """From the one object, which has these fields and no others."""
+        given = json.loads(text)
+        return cls(ok=given.pop("ok"), checks=[Check(**one) for one in given.pop("checks")])
+
+    def surprises(self) -> list[Check]:
+        """What is not as expected."""
+        return [check for check in self.checks if not check.ok]
+
+
+@dataclass(frozen=True, slots=True)
+class Firewall:
+    """The script and the kernel's tables in one namespace, by one backend."""
+
+    where: Namespace
+    backend: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    def call(
+        self,
+        *words: str,
+        settings: Mapping[str, str] = {},
+        user: int | None = None,
+        path: str | None = None,
+    ) -> Done:
+        """Runs the script; the setting ``mode`` is ``EGRESS_MODE``."""
+        env = self.environment(settings)
+        if path is not None:
+            env["PATH"] = path
+        return self.where.run([BASH, str(SCRIPT), *words], user=user, env=env)
+
+    def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """The settings as the script reads them."""
+        given = {"backend": self.backend, **settings}
+        return {**self.env, **{f"EGRESS_{name.upper()}": value for name, value in given.items()}}
+
+    def apply(self, **settings: str) -> Done:
+        """Puts the rules in, which must work."""
+        done = self.call("apply", settings=settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def verify(self, *flags: str, **settings: str) -> tuple[int, Report]:
+        """What ``verify`` says about the rules that these settings ask for."""
+        done = self.call("verify", "--json", *flags, settings=settings)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        return done.returncode, Report.read(done.stdout)
+
+    def tables(self, family: int = 4, *words: str, backend: str | None = None) -> Done:
+        """Runs iptables or ip6tables of the backend."""
+        name = "iptables" if family == 4 else "ip6tables"
+        return self.where.run([f"{name}-{backend or self.backend}", "-w", *words])
+
+    def rule(self, family: int, *words: str) -> None:
+        """Runs iptables or ip6tables, which must work."""
+        done = self.tables(family, *words)
+        assert done.returncode == 0, done.stderr
+
+    def saved(self, family: int, *, backend: str | None = None, table: str = "filter") -> str:
+        """The rules as the kernel has them, without counters and without the time of day."""
+        name = "iptables" if family == 4 else "ip6tables"
+        done = self.where.run([f"{name}-{backend or self.backend}-save", "-t", table])
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+        return "\n".join(line.partition(" [")[0] if line[:1] == ":" else line for line in lines)
+
+    def both(self) -> tuple[str, str]:
+        """The rules of both families."""
+        return self.saved(4), self.saved(6)
+
+    def counted(self, family: int, chain: str, comment: str) -> int:
+        """The packets that the rules of a chain with this comment have seen."""
+        name = "iptables" if family == 4 else "ip6tables"
+        done = self.where.run([f"{name}-{self.backend}-save", "-c", "-t", "filter"])
+        assert done.returncode == 0, done.stderr
+        return sum(
+            int(line[1:].partition(":")[0])
+            for line in done.stdout.splitlines()
+            if f"-A {chain} " in line
+            and f'"{comment}"' in line.replace(f" {comment} ", f' "{comment}" ')
+        )
+
+
+def without(folder: Path, *patterns: str) -> str:
+    """A PATH with everything of this one but programs of these names."""
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).glob("*"):
+            link = folder / program.name
+            if not link.is_symlink() and not any(program.match(pattern) for pattern in patterns):
+                link.symlink_to(program)
+    return str(folder)

@@ -1,0 +1,296 @@
+"""How the rules change: wholly or not at all, twice as once, and back to what was there before."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.firewall.egress import BASH, CHAINS, SCRIPT, Firewall, without
+from tests.harness.networks import Networks
+
+pytestmark = pytest.mark.root
+
+GOOD = {"mode": "upstream-only", "allow": "172.19.0.3:80,[fd12:19::3]:80"}
+
+
+@pytest.fixture
+def bare(networks: Networks, backend: str) -> Iterator[Firewall]:
+    """The proxy's namespace with an operator's own rules and none of ours."""
+    firewall = Firewall(networks.proxy, backend)
+    for family in (4, 6):
+        firewall.rule(family, "-P", "FORWARD", "DROP")
+        firewall.rule(family, "-N", "MINE")
+        firewall.rule(family, "-A", "OUTPUT", "-p", "tcp", "--dport", "25", "-j", "MINE")
+        firewall.rule(family, "-A", "INPUT", "-p", "tcp", "--dport", "25", "-j", "DROP")
+    yield firewall
+    firewall.call("remove")
+    for family in (4, 6):
+        firewall.rule(family, "-P", "FORWARD", "ACCEPT")
+        firewall.rule(family, "-F")
+        firewall.rule(family, "-X")
+
+
+@pytest.fixture(scope="session")
+def no_iptables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH without any iptables."""
+    return without(tmp_path_factory.mktemp("path") / "bin", "*ip*tables*", "*xtables*", "nft")
+
+
+@pytest.fixture(scope="session")
+def no_ip6tables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH without ip6tables."""
+    return without(tmp_path_factory.mktemp("path") / "bin", "ip6tables*")
+
+
+def test_apply_twice_is_apply_once(bare: Firewall) -> None:
+    """A second run leaves the very same rules, not two of each."""
+    bare.apply(**GOOD)
+    once = bare.both()
+    bare.apply(**GOOD)
+    assert bare.both() == once
+    assert all(f":{chain} " in saved for saved in once for chain in CHAINS)
+
+
+def test_other_settings_replace_the_rules(bare: Firewall) -> None:
+    """From any settings to others, the result is that of the others alone."""
+    bare.apply(**GOOD)
+    alone = bare.both()
+    bare.apply(ipv6="on", deny="203.0.113.0/24", dns="192.168.1.10")
+    assert bare.both() != alone
+    bare.apply(**GOOD)
+    assert bare.both() == alone
+
+
+def test_the_jumps_are_first_and_policies_stay(bare: Firewall) -> None:
+    """Each own chain is jumped to before any other rule; others' rules and policies are left."""
+    before = bare.both()
+    bare.apply(**GOOD)
+    for old, new in zip(before, bare.both(), strict=True):
+        lines = new.splitlines()
+        for chain, own in (("OUTPUT", CHAINS[0]), ("INPUT", CHAINS[1]), ("FORWARD", CHAINS[2])):
+            first = next(line for line in lines if line.startswith(f"-A {chain} "))
+            assert first.endswith(f"-j {own}"), first
+        assert [line for line in lines if "BULWARK" not in line] == old.splitlines()
+
+
+def test_an_operators_rules_before_ours_are_behind_them_again(bare: Firewall) -> None:
+    """What was inserted before the jump is behind it after the next apply, and is not lost."""
+    bare.apply(**GOOD)
+    alone = bare.both()
+    for family in (4, 6):
+        bare.rule(family, "-I", "OUTPUT", "-p", "tcp", "--dport", "26", "-j", "ACCEPT")
+    bare.apply(**GOOD)
+    for saved, before in zip(bare.both(), alone, strict=True):
+        lines = [line for line in saved.splitlines() if "--dport 26" not in line]
+        assert len(lines) == len(saved.splitlines()) - 1
+        assert lines == before.splitlines()
+        output = [line for line in saved.splitlines() if line.startswith("-A OUTPUT ")]
+        assert output[0].endswith("-j BULWARK-OUT")
+
+
+def test_remove_restores(bare: Firewall) -> None:
+    """Byte for byte what was there before, in both families, however often it was applied."""
+    before = bare.both()
+    bare.apply(**GOOD)
+    bare.apply(ipv6="on")
+    done = bare.call("remove")
+    assert done.returncode == 0, done.stderr
+    assert bare.both() == before
+    again = bare.call("remove")
+    assert again.returncode == 0, again.stderr
+    assert bare.both() == before
+
+
+def test_remove_needs_no_good_settings(bare: Firewall) -> None:
+    """What was applied can be taken out, whatever has become of the settings meanwhile."""
+    before = bare.both()
+    bare.apply(**GOOD)
+    bare.call("remove", settings={"allow": "gone.invalid:80", "mode": "upstream-only"})
+    assert bare.both() == before
+
+
+def test_remove_takes_both_backends_rules(bare: Firewall) -> None:
+    """Rules that were applied with the other backend go too."""
+    other = "legacy" if bare.backend == "nft" else "nft"
+    done = bare.call("apply", settings={**GOOD, "backend": other})
+    if done.returncode:
+        pytest.skip(f"no {other} here: {done.stderr}")
+    bare.apply(**GOOD)
+    done = bare.call("remove")
+    assert done.returncode == 0, done.stderr
+    for backend in (bare.backend, other):
+        for family in (4, 6):
+            assert "BULWARK" not in bare.saved(family, backend=backend)
+
+
+def test_the_resolvers_rules_are_left_alone(bare: Firewall) -> None:
+    """The nat table, in which an engine keeps its resolver, is as it was: by every command."""
+    nat = ("-t", "nat", "-A", "OUTPUT", "-d", "127.0.0.11/32", "-p", "udp", "--dport", "53")
+    bare.rule(4, *nat, "-j", "DNAT", "--to-destination", "127.0.0.11:40053")
+    before = bare.saved(4, table="nat")
+    for command in ("apply", "verify", "remove"):
+        bare.call(command)
+        assert bare.saved(4, table="nat") == before
+    bare.rule(4, "-t", "nat", "-F")
+
+
+BAD = {
+    "no port": {"allow": "172.19.0.3"},
+    "a name that does not resolve": {"allow": "vllm.invalid:80"},
+    "one bad item among good ones": {"allow": "172.19.0.3:80,10.0.0.1/8:80"},
+    "an unknown mode": {"mode": "upstream"},
+    "an unknown setting": {"alow": "172.19.0.3:80"},
+    "an unknown value of a switch": {"ipv6": "yes"},
+    "a range that is none": {"deny": "10.0.0.0/33"},
+    "a resolver that is no address": {"dns": "one.one.one.one"},
+    "a user that is none": {"scope": "uid", "uid": "-1"},
+}
+
+
+@pytest.mark.parametrize("settings", BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize("before", ["no rules", "rules"])
+def test_bad_input_changes_nothing(bare: Firewall, settings: dict[str, str], before: str) -> None:
+    """Exit 2, one clear line that names the setting, and the rules as they were."""
+    if before == "rules":
+        bare.apply(**GOOD)
+    saved = bare.both()
+    done = bare.call("apply", settings=settings)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("egress: ")
+    assert any(f"EGRESS_{name.upper()}" in line for name in settings)
+    assert bare.both() == saved
+
+
+@pytest.fixture
+def broken(tmp_path: Path, backend: str) -> str:
+    """A PATH on which the second family's rules pass the test and are then refused."""
+    for name in ("ip6tables-restore", f"ip6tables-{backend}-restore"):
+        real = shutil.which(name)
+        program = tmp_path / name
+        program.write_text(
+            "#!/bin/sh\n"
+            f'for word; do case $word in --test|-t|--version|-V) exec {real} "$@" ;; esac; done\n'
+            "cat >/dev/null; echo 'refused by the test' >&2; exit 1\n"
+        )
+        program.chmod(0o755)
+    return f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("before", ["no rules", "rules"])
+def test_the_second_familys_failure_takes_back_the_first(
+    bare: Firewall, broken: str, before: str
+) -> None:
+    """Where IPv6's rules are refused, IPv4's are again what they were: never half of it."""
+    if before == "rules":
+        bare.apply(mode="internet")
+    saved = bare.both()
+    done = bare.call("apply", path=broken, settings=GOOD)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "refused by the test" in done.stderr
+    assert bare.both() == saved
+
+
+@pytest.mark.case("FW-15")
+@pytest.mark.parametrize("command", ["apply", "verify", "remove"])
+def test_without_iptables(bare: Firewall, no_iptables: str, command: str) -> None:
+    """A missing iptables is exit 2 and one line that names it, not a run without rules."""
+    done = bare.call(command, path=no_iptables)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("egress: ")
+    assert "iptables" in line
+
+
+@pytest.mark.case("FW-02")
+@pytest.mark.case("FW-15")
+def test_without_ip6tables_where_there_is_ipv6(bare: Firewall, no_ip6tables: str) -> None:
+    """IPv4's rules alone are no firewall where IPv6 is there: exit 2, and neither is applied."""
+    saved = bare.both()
+    done = bare.call("apply", path=no_ip6tables)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "ip6tables" in done.stderr
+    assert bare.both() == saved
+
+
+@pytest.mark.case("FW-02")
+def test_without_ip6tables_where_there_is_no_ipv6(backend: str, no_ip6tables: str) -> None:
+    """Without IPv6 its rules are not missed: applied, verified and removed."""
+    with Networks(containers=True, ipv6=False) as made:
+        firewall = Firewall(made.proxy, backend)
+        for command in ("apply", "verify", "remove"):
+            done = firewall.call(command, path=no_ip6tables)
+            assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+
+def test_rules_for_a_network_that_comes_later(backend: str) -> None:
+    """Where ip6tables is there, its rules go in without IPv6 too: it may come with a network."""
+    with Networks(containers=True, ipv6=False) as made:
+        firewall = Firewall(made.proxy, backend)
+        firewall.apply()
+        assert "BULWARK-OUT" in firewall.saved(6)
+
+
+@pytest.mark.case("FW-15")
+def test_without_the_privilege(bare: Firewall) -> None:
+    """Without NET_ADMIN it is exit 2 and one line: what was asked for is not skipped."""
+    saved = bare.both()
+    for user in (10001, 65534):
+        done = bare.call("apply", user=user)
+        assert done.returncode == 2, done.stdout + done.stderr
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("egress: ")
+    assert bare.both() == saved
+
+
+def test_two_runs_at_once(bare: Firewall) -> None:
+    """Runs at the same time wait for each other; the rules are whole, and those of one of them."""
+    bare.apply(**GOOD)
+    good = bare.both()
+    bare.apply()
+    other = bare.both()
+    assert good != other
+    started = [
+        bare.where.popen([BASH, str(SCRIPT), "apply"], env=bare.environment(settings))
+        for settings in (GOOD, {}, GOOD, {}, GOOD, {})
+    ]
+    assert [process.wait(timeout=30) for process in started] == [0] * 6
+    assert bare.both() in (good, other)
+
+
+def test_print_is_what_is_applied(bare: Firewall) -> None:
+    """What ``print`` shows, given to the kernel by hand, is what ``apply`` puts there."""
+    bare.apply(**GOOD)
+    applied = bare.both()
+    bare.call("remove")
+    for family in (4, 6):
+        shown = bare.call("print", "--family", str(family), user=10001, settings=GOOD)
+        assert shown.returncode == 0, shown.stderr
+        name = "iptables" if family == 4 else "ip6tables"
+        restore = [f"{name}-{bare.backend}-restore", "--noflush"]
+        done = bare.where.run(restore, input=shown.stdout)
+        assert done.returncode == 0, done.stderr
+    assert bare.both() == applied
+
+
+@pytest.mark.case("FW-04")
+def test_rules_that_vanish_are_noticed_and_put_back(bare: Firewall) -> None:
+    """After a flush the health check's command fails, and the next apply restores all of it."""
+    bare.apply(**GOOD)
+    whole = bare.both()
+    assert bare.call("verify", "--rules-only", settings=GOOD).returncode == 0
+    for family in (4, 6):
+        bare.rule(family, "-F")
+        done = bare.call("verify", "--rules-only", "--json", settings=GOOD)
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["ok"] is False
+        bare.apply(**GOOD)
+        assert bare.call("verify", "--rules-only", settings=GOOD).returncode == 0
+    assert [_own(saved) for saved in bare.both()] == [_own(saved) for saved in whole]
+
+
+def _own(saved: str) -> list[str]:
+    return [line for line in saved.splitlines() if "BULWARK" in line]

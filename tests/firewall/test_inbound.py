@@ -1,0 +1,205 @@
+"""What comes in: clients are answered, the upstream opens nothing, and nobody passes through."""
+
+import pytest
+
+from tests.firewall.egress import Firewall
+from tests.harness.figures import Figures
+from tests.harness.networks import Answer, Namespace, Networks
+
+pytestmark = pytest.mark.root
+
+UPSTREAM = "172.19.0.3:80,[fd12:19::3]:80"
+
+PUBLIC, OTHER, ADMIN = 8080, 7070, 9090
+"""The proxy's listeners: for everybody, another, and one on the upstream's network only."""
+
+ON_TUNNEL = ("172.18.0.2", "fd12:18::2")
+ON_UPSTREAM = ("172.19.0.2", "fd12:19::2")
+
+
+@pytest.fixture(scope="module")
+def place(networks: Networks) -> Networks:
+    """Everybody serves, and everybody knows a way to every address of the proxy, through it."""
+    for one in (networks.lan, networks.internet, networks.upstream, networks.tunnel):
+        one.serve(80, 5000)
+    networks.router.serve(80, 5000)
+    networks.proxy.serve(PUBLIC, OTHER)
+    for address in ON_UPSTREAM:
+        networks.proxy.serve(ADMIN, host=address)
+    # A neighbour may give the proxy packets for whomever it likes.
+    networks.tunnel.ip(
+        "route add 172.19.0.2/32 via 172.18.0.2",
+        "route add fd12:19::2/128 via fd12:18::2",
+        "route add 172.19.0.3/32 via 172.18.0.2",
+        "route add fd12:19::3/128 via fd12:18::2",
+    )
+    networks.upstream.ip(
+        "route add 172.18.0.2/32 via 172.19.0.2",
+        "route add fd12:18::2/128 via fd12:19::2",
+        "route add 172.18.0.3/32 via 172.19.0.2",
+        "route add fd12:18::3/128 via fd12:19::2",
+    )
+    networks.sysctl(
+        networks.proxy, {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
+    )
+    return networks
+
+
+def tcp(*addresses: str, port: int = PUBLIC) -> list[str]:
+    """Probes by TCP."""
+    return [f"tcp:[{one}]:{port}" if ":" in one else f"tcp:{one}:{port}" for one in addresses]
+
+
+def udp(*addresses: str, port: int = PUBLIC) -> list[str]:
+    """Probes by UDP."""
+    return [target.replace("tcp", "udp", 1) for target in tcp(*addresses, port=port)]
+
+
+def icmp(*addresses: str) -> list[str]:
+    """Echo requests."""
+    return [f"icmp:{one}" for one in addresses]
+
+
+def closed(answers: dict[str, Answer]) -> bool:
+    """Whether nobody answered any of them."""
+    return not any(answer.open for answer in answers.values())
+
+
+def opened(answers: dict[str, Answer]) -> bool:
+    """Whether each was answered."""
+    return all(answer.open for answer in answers.values())
+
+
+BACK = [
+    *tcp(*ON_UPSTREAM, *ON_TUNNEL),
+    *udp(*ON_UPSTREAM, *ON_TUNNEL),
+    *tcp(*ON_UPSTREAM, port=ADMIN),
+    *udp(*ON_UPSTREAM, port=ADMIN),
+    *icmp(*ON_UPSTREAM, *ON_TUNNEL),
+]
+"""All that the upstream could open towards the proxy."""
+
+THROUGH = [
+    *tcp("172.19.0.3", "fd12:19::3", port=80),
+    *udp("172.19.0.3", "fd12:19::3", port=80),
+    *icmp("172.19.0.3", "fd12:19::3"),
+]
+"""What the tunnel sends by way of the proxy to the upstream."""
+
+BACK_THROUGH = [
+    *tcp("172.18.0.3", "fd12:18::3", port=80),
+    *udp("172.18.0.3", "fd12:18::3", port=80),
+    *icmp("172.18.0.3", "fd12:18::3"),
+]
+"""And the upstream to the tunnel."""
+
+ASTRAY = [*tcp(*ON_UPSTREAM, port=ADMIN), *udp(*ON_UPSTREAM, port=ADMIN), *tcp(*ON_UPSTREAM)]
+"""What the tunnel sends to the addresses that the proxy has on the upstream's network."""
+
+
+def test_everything_passes_without_rules(place: Networks, firewall: Firewall) -> None:
+    """Each probe of this module gets its answer before there is a rule."""
+    firewall.call("remove")
+    assert opened(place.upstream.probe(*BACK, *BACK_THROUGH))
+    assert opened(place.tunnel.probe(*THROUGH, *ASTRAY, *tcp(*ON_TUNNEL)))
+
+
+CLIENTS = {
+    "the tunnel beside it": ("tunnel", None),
+    "the host, to a published port": ("router", None),
+    "a peer in 192.168/16": ("lan", "192.168.1.10"),
+    "a peer in 10/8": ("lan", "10.0.0.5"),
+    "a peer in 172.16/12": ("lan", "172.16.3.4"),
+    "a peer in fd00/8": ("lan", "fd00:1::10"),
+    "a public one": ("internet", "203.0.113.10"),
+}
+
+
+@pytest.mark.case("FW-03")
+@pytest.mark.parametrize("mode", ["internet", "upstream-only"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_are_answered_and_not_called(
+    place: Networks, firewall: Firewall, mode: str, client: str, figures: Figures
+) -> None:
+    """Replies to private clients go out, while the same peer is refused at once as a target."""
+    firewall.apply(mode=mode, allow=UPSTREAM)
+    role, source = CLIENTS[client]
+    machine: Namespace = getattr(place, role)
+    own = [one for one in ON_TUNNEL if source is None or (":" in one) == (":" in source)]
+    answers = machine.probe(*tcp(*own), *udp(*own), source=source)
+    assert opened(answers), answers
+    peers = {answer.said.split(" → ")[0] for answer in answers.values()}
+    refused = place.proxy.probe(*tcp(*peers, port=80), *udp(*peers, port=80), *icmp(*peers))
+    if mode == "internet" and role == "internet":
+        assert opened(refused)
+        return
+    wanted = {"tcp": "refused", "udp": "prohibited", "icmp": "prohibited"}
+    for answer in refused.values():
+        assert answer.outcome == wanted[answer.target.partition(":")[0]], answer
+    slowest = max(answer.ms for answer in refused.values())
+    figures.add("Egress", f"a client as a target is refused, {firewall.backend}", ms=slowest)
+
+
+@pytest.mark.case("FW-12")
+@pytest.mark.parametrize("mode", ["internet", "upstream-only"])
+@pytest.mark.parametrize(
+    "allow",
+    [
+        pytest.param(UPSTREAM, id="addresses"),
+        pytest.param("172.19.0.0/29:80,[fd12:19::/64]:80", id="networks"),
+        pytest.param("vllm:80", id="a name"),
+        pytest.param(f"{UPSTREAM},172.19.0.3:80/udp,[fd12:19::3]:80/udp", id="both protocols"),
+    ],
+)
+def test_the_upstream_cannot_connect_back(
+    place: Networks, firewall: Firewall, mode: str, allow: str
+) -> None:
+    """It answers what it is asked, and opens nothing: no port, no protocol, no address."""
+    place.proxy.file("hosts", "172.19.0.3 vllm\nfd12:19::3 vllm\n")
+    firewall.apply(mode=mode, allow=allow)
+    assert opened(place.proxy.probe(*tcp("172.19.0.3", "fd12:19::3", port=80)))
+    assert closed(place.upstream.probe(*BACK, seconds=0.5))
+
+
+def test_an_exception_that_goes_is_answered_again(place: Networks, firewall: Firewall) -> None:
+    """Only an exception is refused on the way in: without it, the same machine is a client."""
+    firewall.apply(mode="upstream-only")
+    assert opened(place.upstream.probe(*tcp(*ON_UPSTREAM)))
+
+
+def test_nobody_passes_through(place: Networks, firewall: Firewall) -> None:
+    """The proxy is no router between its networks, though the kernel would forward."""
+    firewall.apply(allow=UPSTREAM, ipv6="on")
+    assert closed(place.tunnel.probe(*THROUGH, seconds=0.5))
+    assert closed(place.upstream.probe(*BACK_THROUGH, seconds=0.5))
+
+
+def test_a_listener_of_another_network(place: Networks, firewall: Firewall) -> None:
+    """Who is on the tunnel's network cannot reach what listens on another one's address."""
+    firewall.apply()
+    assert closed(place.tunnel.probe(*ASTRAY, seconds=0.5))
+    assert opened(place.tunnel.probe(*tcp(*ON_TUNNEL), *udp(*ON_TUNNEL), *icmp(*ON_TUNNEL)))
+    assert opened(place.upstream.probe(*tcp(*ON_UPSTREAM, port=ADMIN)))
+
+
+HOST = "172.18.0.1:80,[fd12:18::1]:80"
+
+
+@pytest.mark.parametrize("port", [PUBLIC, 5000])
+def test_an_upstream_on_the_host(place: Networks, firewall: Firewall, port: int) -> None:
+    """The host is reached on that port only, and may itself connect to the public port only."""
+    firewall = Firewall(firewall.where, firewall.backend, {"PROXY_PORT": str(port)})
+    firewall.apply(mode="upstream-only", allow=HOST)
+    there = ("172.18.0.1", "fd12:18::1")
+    assert opened(place.proxy.probe(*tcp(*there, port=80)))
+    assert closed(place.proxy.probe(*tcp(*there, port=5000), *udp(*there, port=80)))
+    answers = place.router.probe(*tcp(*ON_TUNNEL), *tcp(*ON_TUNNEL, port=OTHER), seconds=0.5)
+    opens = {target for target, answer in answers.items() if answer.open}
+    assert opens == (set(tcp(*ON_TUNNEL)) if port == PUBLIC else set())
+    assert closed(place.router.probe(*udp(*ON_TUNNEL), *icmp(*ON_TUNNEL), seconds=0.5))
+
+
+def test_related_packets_are_not_replies(place: Networks, firewall: Firewall) -> None:
+    """What a helper calls related to a flow is let neither out nor in by itself."""
+    firewall.apply(allow=UPSTREAM)
+    assert "RELATED" not in "".join(firewall.both())

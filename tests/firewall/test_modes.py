@@ -1,0 +1,262 @@
+"""What may be reached in each mode, over everything that there is: exactly that, and no more."""
+
+from dataclasses import dataclass
+from ipaddress import ip_interface
+
+import pytest
+
+from tests.firewall.egress import Firewall
+from tests.harness.figures import Figures
+from tests.harness.networks import INTERNET, LAN, Answer, Networks
+
+pytestmark = pytest.mark.root
+
+UPSTREAM = ("172.19.0.3", "fd12:19::3")
+TUNNEL = ("172.18.0.3", "fd12:18::3")
+GATEWAYS = ("172.18.0.1", "fd12:18::1", "172.19.0.1", "fd12:19::1")
+PUBLIC_NEIGHBOUR = ("198.51.100.3", "2001:db8:51::3")
+"""A container on a bridge with public addresses."""
+PUBLIC_GATEWAYS = ("198.51.100.1", "2001:db8:51::1", "192.0.2.254")
+"""The router there, and by an address that is in no prefix on the link."""
+OWN = ("172.18.0.2", "fd12:18::2", "127.0.0.1", "::1")
+
+PORTS = (53, 80, 81)
+RESOLVER, RESOLVERS_PORT = "127.0.0.11", 40053
+"""As an engine has it in every container: a listener somewhere on loopback, and rules of nat."""
+
+
+def of(*addresses: str, tcp: tuple[int, ...] = PORTS, udp: tuple[int, ...] = PORTS) -> set[str]:
+    """Probes of these addresses by TCP and UDP on these ports."""
+    hosts = [f"[{address}]" if ":" in address else address for address in addresses]
+    return {
+        f"{kind}:{host}:{port}"
+        for host in hosts
+        for kind, ports in (("tcp", tcp), ("udp", udp))
+        for port in ports
+    }
+
+
+def every(*addresses: str) -> set[str]:
+    """All that can be sent to these addresses."""
+    return of(*addresses) | {f"icmp:{address}" for address in addresses}
+
+
+def family(number: int, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of one family, without their prefix lengths."""
+    plain = [ip_interface(address) for address in addresses]
+    return tuple(str(one.ip) for one in plain if one.version == number)
+
+
+INTERNET_4, INTERNET_6 = every(*family(4, INTERNET)), every(*family(6, INTERNET))
+LOOPBACK = every(*OWN)
+ENGINES_RESOLVER = of(RESOLVER, tcp=(53, RESOLVERS_PORT), udp=(53, RESOLVERS_PORT))
+ALWAYS = LOOPBACK | ENGINES_RESOLVER
+
+EVERYTHING = (
+    INTERNET_4
+    | INTERNET_6
+    | ALWAYS
+    | every(*family(4, LAN), *family(6, LAN))
+    | every(*UPSTREAM, *TUNNEL, *GATEWAYS, *PUBLIC_NEIGHBOUR, *PUBLIC_GATEWAYS)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Settings, and all that may be reached with them."""
+
+    settings: dict[str, str]
+    reached: set[str]
+
+
+def scenario(name: str, reached: set[str], **settings: str) -> object:
+    """A row; its name says what it expects."""
+    return pytest.param(Scenario(settings, reached), id=name)
+
+
+SCENARIOS = [
+    scenario(
+        "the internet over IPv4 and nothing else",
+        ALWAYS | INTERNET_4,
+    ),
+    scenario(
+        "the internet over both when IPv6 is on",
+        ALWAYS | INTERNET_4 | INTERNET_6,
+        ipv6="on",
+    ),
+    scenario(
+        "nothing at all in upstream-only mode without an upstream",
+        ALWAYS,
+        mode="upstream-only",
+    ),
+    scenario(
+        "IPv6 on opens nothing in upstream-only mode",
+        ALWAYS,
+        mode="upstream-only",
+        ipv6="on",
+    ),
+    scenario(
+        "one port of the upstream, by TCP unless told otherwise",
+        ALWAYS | of("172.19.0.3", tcp=(80,), udp=()),
+        mode="upstream-only",
+        allow="172.19.0.3:80",
+    ),
+    scenario(
+        "an exception beside the internet",
+        ALWAYS | INTERNET_4 | of("172.19.0.3", tcp=(80,), udp=()),
+        allow="172.19.0.3:80",
+    ),
+    scenario(
+        "a whole network on one port",
+        ALWAYS
+        | of(
+            "172.19.0.3", "172.18.0.3", "172.18.0.1", "172.19.0.1", "172.16.3.4", tcp=(81,), udp=()
+        ),
+        mode="upstream-only",
+        allow="172.16.0.0/12:81/tcp",
+    ),
+    scenario(
+        "a name, with every address that it has",
+        ALWAYS | of(*UPSTREAM, tcp=(80,), udp=()),
+        mode="upstream-only",
+        allow="vllm:80",
+    ),
+    scenario(
+        "UDP alone",
+        ALWAYS | of("10.0.0.5", tcp=(), udp=(53,)),
+        mode="upstream-only",
+        allow="10.0.0.5:53/udp",
+    ),
+    scenario(
+        "an address and a network of IPv6, whether IPv6 is on or off",
+        ALWAYS | of("fd12:19::3", tcp=(80,), udp=()) | of("fd00:1::10", tcp=(81,), udp=()),
+        mode="upstream-only",
+        allow="[fd12:19::3]:80,[fd00:1::/64]:81",
+    ),
+    scenario(
+        "a public exception in upstream-only mode",
+        ALWAYS | of("203.0.113.10", tcp=(80,), udp=()) | of("2600::10", tcp=(81,), udp=()),
+        mode="upstream-only",
+        allow="203.0.113.10:80,[2600::10]:81",
+    ),
+    scenario(
+        "several exceptions for one host",
+        ALWAYS | of("172.19.0.3", tcp=(80, 81), udp=(53,)),
+        mode="upstream-only",
+        allow="172.19.0.3:80,172.19.0.3:81,172.19.0.3:53/udp",
+    ),
+    scenario(
+        "not what is denied, by network, address and name",
+        ALWAYS | every("192.0.2.1", "2001:db8:1::10"),
+        ipv6="on",
+        deny="203.0.113.10,google,2600::/16",
+    ),
+    scenario(
+        "an exception in what is denied",
+        ALWAYS | INTERNET_4 - every("203.0.113.10") | of("203.0.113.10", tcp=(80,), udp=()),
+        allow="203.0.113.10:80",
+        deny="203.0.113.0/24",
+    ),
+    scenario(
+        "a resolver on the LAN, on its port, by both protocols",
+        ALWAYS | of("192.168.1.10", "fd00:1::10", tcp=(53,), udp=(53,)),
+        mode="upstream-only",
+        dns="192.168.1.10,fd00:1::10",
+    ),
+    scenario(
+        "a public resolver in upstream-only mode",
+        ALWAYS | of("8.8.8.8", tcp=(53,), udp=(53,)),
+        mode="upstream-only",
+        dns="8.8.8.8",
+    ),
+    scenario(
+        "not even the engine's resolver, with DNS none",
+        LOOPBACK,
+        mode="upstream-only",
+        dns="none",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def place(networks: Networks, firewall: Firewall) -> Networks:
+    """The networks with a neighbour in a public range, an engine's resolver, and names."""
+    networks.bridge("street", "198.51.100.1/24", "2001:db8:51::1/64")
+    neighbour = networks.namespace("neighbour")
+    networks.connect(neighbour, "street", "198.51.100.3/24", "2001:db8:51::3/64", default=True)
+    networks.connect(networks.proxy, "street", "198.51.100.2/24", "2001:db8:51::2/64")
+    networks.router.ip("address add 192.0.2.254/32 dev street")
+    networks.proxy.ip("route add default via 192.0.2.254 dev street onlink metric 5000")
+    networks.proxy.file(
+        "hosts",
+        "".join(f"{one} vllm\n" for one in UPSTREAM) + "8.8.8.8 google\n127.0.0.1 localhost\n",
+    )
+    networks.proxy.file("resolv.conf", f"nameserver {RESOLVER}\n")
+    for one in (networks.lan, networks.internet, networks.upstream, networks.tunnel, neighbour):
+        one.serve(*PORTS)
+    networks.router.serve(*PORTS)
+    networks.proxy.serve(*PORTS)
+    networks.proxy.serve(RESOLVERS_PORT, host=RESOLVER)
+    engines_nat(firewall)
+    return networks
+
+
+def engines_nat(firewall: Firewall) -> None:
+    """The rules by which an engine has its resolver on port 53."""
+    chain = ("-d", f"{RESOLVER}/32")
+    firewall.rule(4, "-t", "nat", "-N", "DOCKER_OUTPUT")
+    firewall.rule(4, "-t", "nat", "-A", "OUTPUT", *chain, "-j", "DOCKER_OUTPUT")
+    for kind in ("tcp", "udp"):
+        to = ("-j", "DNAT", "--to-destination", f"{RESOLVER}:{RESOLVERS_PORT}")
+        rule = ("-A", "DOCKER_OUTPUT", *chain, "-p", kind, "-m", kind, "--dport", "53", *to)
+        firewall.rule(4, "-t", "nat", *rule)
+
+
+def probe(place: Networks) -> dict[str, Answer]:
+    """What becomes of everything."""
+    return place.proxy.probe(*sorted(EVERYTHING))
+
+
+@pytest.fixture(scope="module")
+def control(place: Networks) -> dict[str, Answer]:
+    """Without rules."""
+    return probe(place)
+
+
+def test_everything_answers_without_rules(control: dict[str, Answer]) -> None:
+    """Each probe gets its answer before there is a rule: else its refusal would prove nothing."""
+    assert [answer for answer in control.values() if not answer.open] == []
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_exactly_the_table(
+    control: dict[str, Answer],
+    place: Networks,
+    firewall: Firewall,
+    scenario: Scenario,
+    figures: Figures,
+) -> None:
+    """What the row names answers; everything else is refused at once, by the kernel."""
+    firewall.apply(**scenario.settings)
+    answers = probe(place)
+    assert {target for target, answer in answers.items() if answer.open} == scenario.reached
+    closed = {answer.target: answer for answer in answers.values() if not answer.open}
+    assert {
+        target: answer
+        for target, answer in closed.items()
+        if answer.outcome != ("refused" if target.startswith("tcp") else "prohibited")
+    } == {}
+    figures.add("Egress", f"probes of each mode, {firewall.backend}", probes=len(EVERYTHING))
+
+
+@pytest.mark.case("FW-08")
+@pytest.mark.parametrize("mode", ["internet", "upstream-only"])
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "169.254.170.2", "100.100.100.200", "192.0.0.192", "fd00:ec2::254"],
+)
+def test_metadata_is_refused(place: Networks, firewall: Firewall, mode: str, address: str) -> None:
+    """The addresses where clouds keep credentials, in ranges of four kinds, are refused."""
+    firewall.apply(mode=mode, ipv6="on")
+    answers = place.proxy.probe(*of(address, tcp=(80,), udp=(80,)))
+    assert {answer.outcome for answer in answers.values()} == {"refused", "prohibited"}
