@@ -31,6 +31,13 @@ _EXAMPLE_HEAD = """\
 #
 # A name that is not in this list is an error, and so is a value out of its bounds; `bulwark check`
 # tells all that is wrong at once. A secret NAME may be given as the path of a file, in NAME_FILE.
+#
+# In containers the copy is docker/proxy.env. What compose.yaml has under `environment` goes before it.
+"""
+
+_FIREWALL_HEAD = """\
+# The container's firewall, which is explained in firewall/README.md. Here, too, a name or a value that
+# is not known is an error, and nothing is started.
 """
 
 ADVICE: Mapping[Reason, str] = {
@@ -93,6 +100,61 @@ LOG_FIELDS: Mapping[str, str] = {
 """What each field of a request's line says."""
 
 
+FIREWALL: tuple[tuple[str, str, str], ...] = (
+    (
+        "EGRESS_FIREWALL=on",
+        "on or off",
+        "Whether the container starts behind its firewall. off is for those who have another one.",
+    ),
+    (
+        "EGRESS_MODE=internet",
+        "internet or upstream-only",
+        "What is open besides the exceptions: everything public, or nothing, which we recommend.",
+    ),
+    (
+        "EGRESS_ALLOW=",
+        "host-or-cidr:port or host-or-cidr:port/udp, comma separated, IPv6 in brackets",
+        (
+            "Exceptions: what may be connected to although it is private, or public in upstream-only. "
+            "A name is looked up once, at the start. compose.yaml has the engine's address here."
+        ),
+    ),
+    (
+        "EGRESS_DENY=",
+        "hosts, addresses or ranges, comma separated",
+        "What may not be connected to although it is public.",
+    ),
+    (
+        "EGRESS_DNS=",
+        "addresses, comma separated, or none",
+        (
+            "Who may be asked for names, private or not. Unset: Docker's own resolver and public ones. "
+            "none: nobody, so that nothing leaks by way of names; the upstream must be a number then."
+        ),
+    ),
+    (
+        "EGRESS_IPV6=off",
+        "on or off",
+        (
+            "Whether public IPv6 is open in internet mode. Devices of a home network have public IPv6 "
+            "addresses, which no list of ranges tells from others."
+        ),
+    ),
+    (
+        "EGRESS_SCOPE=container",
+        "container or uid",
+        "uid: only what EGRESS_UID sends is looked at, for a machine that is shared.",
+    ),
+    ("EGRESS_UID=10001", "number of a user", "The server's user, where EGRESS_SCOPE is uid."),
+    (
+        "EGRESS_BACKEND=auto",
+        "auto, nft or legacy",
+        "Which of the kernel's two packet filters has the rules; auto takes the one that works.",
+    ),
+)
+"""What ``firewall/egress.sh`` and the container's entrypoint read: name and default, bound, meaning."""
+
+
 _PYTHON = "requirements-dev.txt"
 _FRAMEWORKS = "tests/clients/frameworks/requirements.txt"
 _NODE = "tests/clients/node/package.json"
@@ -149,6 +211,9 @@ def example() -> str:
         bound = f"{row.unit}, {row.bound}" if row.unit else row.bound
         also = f" Also {row.name}_FILE." if row.secret else ""
         blocks.append(f"# {_plain(row.meaning)} ({bound}){also}\n#{row.name}={row.default}\n")
+    blocks.append(_FIREWALL_HEAD)
+    for setting, bound, meaning in FIREWALL:
+        blocks.append(f"# {meaning} ({bound})\n#{setting}\n")
     return "\n".join(blocks)
 
 
