@@ -49,10 +49,22 @@ def read(path: Path) -> list[KeyRecord]:
     try:
         text = _read_bytes(path).decode("utf-8-sig")
     except OSError as exc:
-        raise KeyFileError(f"cannot be read: {exc.strerror}") from exc
+        raise KeyFileError(f"cannot be read: {why_unreadable(exc)}") from exc
     except UnicodeDecodeError as exc:
         raise KeyFileError("is not UTF-8 text") from exc
     return parse(text)
+
+
+def why_unreadable(exc: OSError) -> str:
+    """The reason in the system's words and, of a missing permission, who would need it.
+
+    In a container the file may be readable to everybody that its owner knows of.
+    """
+    if isinstance(exc, PermissionError):
+        return (
+            f"{exc.strerror}; user {os.geteuid()} must be able to read it and to enter its folders"
+        )
+    return str(exc.strerror)
 
 
 def parse(text: str) -> list[KeyRecord]:

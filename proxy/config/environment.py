@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
+from proxy.auth.keyfile import why_unreadable
 from proxy.config.describe import FILE_SUFFIX, PREFIX, Description, descriptions, is_secret
 from proxy.config.settings import CONFLICT, Conflict, Settings
 from proxy.config.values import Unusable
@@ -130,7 +131,7 @@ def _read_secret(path: Path, name: str) -> str | Unusable:
             return Unusable(f"the file in {name} is over {_MAX_SECRET_FILE_BYTES} bytes")
         text = content.decode("utf-8-sig").strip()
     except OSError as exc:
-        return Unusable(f"the file in {name} cannot be read: {exc.strerror}")
+        return Unusable(f"the file in {name} cannot be read: {why_unreadable(exc)}")
     except ValueError:
         # Not UTF-8, or a path with a null byte in it.
         return Unusable(f"the file in {name} is not UTF-8 text")

@@ -162,6 +162,23 @@ def test_a_full_file_is_read_and_one_byte_more_is_not(tmp_path: Path) -> None:
         read(write(tmp_path, b"#" + padding + GOOD.encode()))
 
 
+def test_a_file_of_another_user_says_who_cannot_read_it(tmp_path: Path) -> None:
+    """A host's file belongs to its user, and in a container that is somebody else."""
+    path = write(tmp_path, mode=0o000)
+    ours, nobody = os.geteuid(), 65534
+    if ours == 0:
+        os.seteuid(nobody)
+    try:
+        with pytest.raises(KeyFileError) as caught:
+            read(path)
+    finally:
+        os.seteuid(ours)
+    assert str(caught.value) == (
+        f"cannot be read: Permission denied; user {ours or nobody} must be able to read it "
+        "and to enter its folders"
+    )
+
+
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
     """Whoever can write it can let himself in."""

@@ -177,6 +177,22 @@ def test_all_mistakes_come_as_one_list() -> None:
         assert problem.startswith(beginning)
 
 
+def test_a_secrets_file_of_another_user_says_who_cannot_read_it(tmp_path: Path) -> None:
+    """As for the key file; the path is not repeated."""
+    path = tmp_path / "canary"
+    path.write_text(CANARY)
+    path.chmod(0)
+    ours, nobody = os.geteuid(), 65534
+    if ours == 0:
+        os.seteuid(nobody)
+    try:
+        said = told({"PROXY_UPSTREAM_API_KEY_FILE": str(path)})
+    finally:
+        os.seteuid(ours)
+    assert f"Permission denied; user {ours or nobody} must be able to read it" in said
+    assert "canary" not in said
+
+
 @pytest.mark.parametrize("row", descriptions(), ids=lambda row: row.name)
 @pytest.mark.parametrize("suffix", ["", "\n", ",", " x", "\x00", "\udcff"])
 def test_no_message_repeats_a_value(row: Description, suffix: str) -> None:
