@@ -3,8 +3,9 @@
 # the named exceptions are not. README.md says against whom, in which order, and what it cannot stop.
 #
 # It must never leave half of the rules behind, nor guess what a setting means.
-set -euo pipefail
+set -Eeuo pipefail
 shopt -s inherit_errexit
+trap 'echo "egress: stopped by a fault of its own, in ${FUNCNAME[0]:-the script} (line $LINENO)" >&2' ERR
 export LC_ALL=C
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 

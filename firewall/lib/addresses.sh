@@ -165,13 +165,17 @@ declare -A KINDS=(
     [::ffff:0.0.0.0/96]=mapped
 )
 
+for prefix in "${!KINDS[@]}"; do
+    parse_prefix "$prefix"
+done
+unset prefix
+
 # kind_of PREFIX: one of KINDS, or unicast, in KIND.
 kind_of() {
-    local prefix=$1 candidate
+    local candidate
     KIND=unicast
     for candidate in "${!KINDS[@]}"; do
-        [[ -n ${HEX[$candidate]:-} ]] || parse_prefix "$candidate"
-        contains "$candidate" "$prefix" && KIND=${KINDS[$candidate]}
+        contains "$candidate" "$1" && KIND=${KINDS[$candidate]}
     done
     return 0
 }

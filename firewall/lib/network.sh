@@ -9,19 +9,21 @@ declare -ri ROUTE_UP=0x1 ROUTE_REJECT=0x200
 declare -ri ROUTE_NOT_A_LINK=0x80100000
 
 # Of both families, as prefixes.
-ONLINK=() GATEWAYS=()
+ONLINK=() GATEWAYS=() OWN=()
 # Addresses that this namespace will ask for names.
 RESOLVERS=()
 
 read_network() {
-    ONLINK=() GATEWAYS=()
+    ONLINK=() GATEWAYS=() OWN=()
     read_ipv4_routes
     read_ipv6_routes
+    read_own_addresses
     read_resolvers
 }
 
+# Files of /proc have no size: whether one is empty shows when it is read.
 ipv6_present() {
-    [[ -s /proc/net/if_inet6 ]]
+    [[ -r /proc/net/if_inet6 ]] && read -r _ </proc/net/if_inet6
 }
 
 read_ipv4_routes() {
@@ -51,12 +53,44 @@ add_route() {
     [[ $1 != lo ]] && (($5 & ROUTE_UP && !($5 & ROUTE_REJECT))) || return 0
     if [[ $4 =~ [^0] ]]; then
         remember_prefix "$4" $((${#4} * 4))
-        add_once GATEWAYS "$PREFIX"
+        comes_and_goes "$PREFIX" || add_once GATEWAYS "$PREFIX"
     elif (($3 >= LEAST_ONLINK_BITS)); then
         remember_prefix "$2" "$3"
-        # IPv6 multicast has a route on every link; it is a range already.
-        [[ $PREFIX == ff00::/8 ]] || add_once ONLINK "$PREFIX"
+        comes_and_goes "$PREFIX" || add_once ONLINK "$PREFIX"
     fi
+}
+
+# IPv6 has a link-local and a multicast route on every link that is up. Both are ranges; as rules
+# of their own they would make what is generated depend on the moment.
+comes_and_goes() {
+    [[ $1 == fe80:* || $1 == ff00:* ]]
+}
+
+# The trie names an address on one line, and on the next ones what it is.
+read_own_addresses() {
+    local line address digits
+    [[ -r /proc/net/fib_trie ]] && while read -r line; do
+        case $line in
+            '|-- '*) address=${line#|-- } ;;
+            '/32 host LOCAL') parse_prefix "$address" && add_once OWN "$PREFIX" ;;
+        esac
+    done </proc/net/fib_trie
+    [[ -r /proc/net/if_inet6 ]] && while read -r digits line; do
+        remember_prefix "$digits" 128
+        add_once OWN "$PREFIX"
+    done </proc/net/if_inet6
+    return 0
+}
+
+# is_own PREFIX: whether packets to that address would stay here.
+is_own() {
+    local own
+    kind_of "$1"
+    [[ $KIND == loopback ]] && return
+    for own in "${OWN[@]}"; do
+        [[ $own == "$1" ]] && return
+    done
+    return 1
 }
 
 # add_once ARRAY ITEM

@@ -206,26 +206,38 @@ render_steps() {
     local index
     accept_target
     for index in "${!STEP_CHAINS[@]}"; do
-        case ${STEP_VERDICTS[index]} in
-            accept) render "$index" "${STEP_PROTOCOLS[index]}" "$TARGET" ;;
-            drop) render "$index" "${STEP_PROTOCOLS[index]}" DROP ;;
-            # A client must fail at once: a reset does, an ICMP error takes up to a second.
-            reject)
-                render "$index" tcp 'REJECT --reject-with tcp-reset'
-                render "$index" '' "REJECT --reject-with ${PROHIBITED[$1]}"
-                ;;
-        esac
+        deciding_rule "$index" tcp "$1"
+        PLAN_RULES+=("$RULE")
+        [[ ${STEP_VERDICTS[index]} == reject ]] || continue
+        deciding_rule "$index" '' "$1"
+        PLAN_RULES+=("$RULE")
     done
 }
 
-# render INDEX PROTOCOL TARGET
+# deciding_rule INDEX PROTOCOL FAMILY: the step's rule for a protocol, in RULE. A reject is two: TCP
+# gets a reset, because a client must fail at once, and an ICMP error takes up to a second.
+deciding_rule() {
+    case ${STEP_VERDICTS[$1]} in
+        accept) render "$1" "${STEP_PROTOCOLS[$1]}" "$TARGET" ;;
+        drop) render "$1" "${STEP_PROTOCOLS[$1]}" DROP ;;
+        reject)
+            if [[ $2 == tcp ]]; then
+                render "$1" tcp 'REJECT --reject-with tcp-reset'
+            else
+                render "$1" '' "REJECT --reject-with ${PROHIBITED[$3]}"
+            fi
+            ;;
+    esac
+}
+
+# render INDEX PROTOCOL TARGET: in RULE.
 render() {
-    local rule="-A ${STEP_CHAINS[$1]}"
-    rule+=${STEP_ADDRESSES[$1]:+ ${STEP_ADDRESSES[$1]}}
-    rule+=${2:+ -p $2}
-    rule+=${STEP_MATCHES[$1]:+ ${STEP_MATCHES[$1]}}
+    RULE="-A ${STEP_CHAINS[$1]}"
+    RULE+=${STEP_ADDRESSES[$1]:+ ${STEP_ADDRESSES[$1]}}
+    RULE+=${2:+ -p $2}
+    RULE+=${STEP_MATCHES[$1]:+ ${STEP_MATCHES[$1]}}
     quote "${STEP_NAMES[$1]}"
-    PLAN_RULES+=("$rule -m comment --comment $QUOTED -j $3")
+    RULE+=" -m comment --comment $QUOTED -j $3"
 }
 
 # quote TEXT: as iptables-save does, in QUOTED. No text of ours has a quote or a backslash in it.
@@ -242,8 +254,14 @@ first_step() {
         [[ ${STEP_CHAINS[index]} == BULWARK-OUT ]] || continue
         address=${STEP_ADDRESSES[index]#-d } protocol=${STEP_PROTOCOLS[index]}
         case $address in
-            -o*) kind_of "$1" && [[ $KIND == loopback ]] || continue ;;
-            '') [[ -z ${STEP_MATCHES[index]} ]] || continue ;;
+            -o*) is_own "$1" || continue ;;
+            '')
+                case ${STEP_MATCHES[index]} in
+                    '') ;;
+                    *'--dst-type LOCAL') is_own "$1" || continue ;;
+                    *) continue ;;
+                esac
+                ;;
             *) contains "$address" "$1" || continue ;;
         esac
         [[ -z $protocol || "$protocol ${STEP_MATCHES[index]##*--dport }" == "$2 $3" ]] || continue

@@ -1,2 +1,436 @@
-# Proof from inside.
-run_verify() { fail "$SURPRISE" 'verify is not built yet'; }
+# Proof from inside: the rules that are installed are those that would be generated, packets meet
+# the rule that they should, and the server's processes cannot change that. Sends nothing unless the
+# rules are in place: a probe must not be the leak.
+
+# Discard (RFC 863): nobody listens there, and nothing happens where somebody does.
+readonly PROBE_PORT=9
+
+# A rejected probe ends at once, or on a machine under load a little later. One that is let out may
+# never be answered; that its packet left shows at once, too, and is asked again where it did not.
+readonly REJECTED_SECONDS=5
+readonly LET_OUT_SECONDS=(0.3 3)
+
+# Addresses that are nobody's (RFC 5737, RFC 3849), for what becomes of everything else.
+readonly NOBODY=(192.0.2.1/32 2001:db8::1/128)
+
+# Where clouds hand out a machine's credentials.
+readonly METADATA=(169.254.169.254/32 100.100.100.200/32 fd00:ec2::254/128)
+
+# What the kernel answers without asking a rule: the packet had no way to leave.
+readonly NO_WAY_OUT='^(Address family not supported by protocol|Network is unreachable|No route to host|Invalid argument|Cannot assign requested address|Permission denied)$'
+
+run_verify() {
+    local family
+    require_tools flock timeout getent cut sort chroot
+    read_settings
+    stop_on_problems
+    read_ranges
+    read_network
+    require_privilege
+    lock
+    lend_lock_file
+    choose_backend
+    learn_names
+    for family in $FAMILIES; do
+        verify_rules "$family"
+    done
+    [[ $CHECKS_OK == true && $RULES_ONLY == false ]] || report_checks
+    verify_names
+    # Before the probes, which run as the same user.
+    verify_processes
+    for family in $FAMILIES; do
+        verify_probes "$family"
+    done
+    report_checks
+}
+
+# Names were resolved at apply, and what they were then is in the rules. An address under a name's
+# comment counts only if it is a single one.
+learn_names() {
+    local family line name known=' ' entry
+    local rule='^-A BULWARK-OUT -d ([^ ]+/(32|128)) .*--comment "(allow|deny) ([^":]+)(:[0-9]+/[a-z]+)?" -j'
+    for entry in "${NAMES[@]}"; do
+        known+="${entry#* } "
+    done
+    for family in 4 6; do
+        read_rules "$family" "$BACKEND" || continue
+        for line in "${RULES[@]}"; do
+            [[ $line =~ $rule ]] || continue
+            name=${BASH_REMATCH[4]} line=${BASH_REMATCH[1]}
+            [[ $known == *" $name "* && " ${RESOLVED[$name]:-}" != *" $line "* ]] || continue
+            parse_prefix "$line" && RESOLVED[$name]+="$PREFIX "
+        done
+    done
+    for entry in "${NAMES[@]}"; do
+        name=${entry#* }
+        [[ -n ${RESOLVED[$name]:-} ]] || check name "$name" 'in rules' 'no rule names it: apply again' false
+    done
+}
+
+verify_rules() {
+    local family=$1 chain jump
+    if ! read_rules "$family" "$BACKEND" || ! holds_ours; then
+        if [[ $family == 6 ]] && ! ipv6_present; then
+            check rules IPv6 'in place' 'not needed: this namespace has no IPv6' true
+            return
+        fi
+    fi
+    plan "$family"
+    for jump in "${PLAN_JUMPS[@]}"; do
+        verify_jump "$family" "$jump"
+    done
+    for chain in "${PLAN_CHAINS[@]}"; do
+        verify_chain "$family" "$chain"
+    done
+}
+
+holds_ours() {
+    local line
+    for line in "${RULES[@]}"; do
+        [[ $line == :BULWARK-OUT\ * ]] && return
+    done
+    return 1
+}
+
+# verify_jump FAMILY JUMP: it must be the hook's first rule, or what stands before it decides.
+verify_jump() {
+    local hook chain matches line first='' count=0
+    read -r hook chain matches <<<"$2"
+    local wanted="-A $hook ${matches:+$matches }-m comment --comment bulwark -j $chain"
+    for line in "${RULES[@]}"; do
+        [[ $line == *incompatible* ]] && first=$line
+        [[ $line == "-A $hook "* ]] || continue
+        first=${first:-$line}
+        [[ $line == "$wanted" ]] && count=$((count + 1))
+    done
+    local name="IPv$1 $hook to $chain"
+    if ((count == 0)); then
+        check rules "$name" first 'the jump is missing: apply again' false
+    elif [[ $first != "$wanted" ]]; then
+        check rules "$name" first "before it: $first" false
+    else
+        check rules "$name" first first true
+    fi
+}
+
+# verify_chain FAMILY CHAIN: rule for rule.
+verify_chain() {
+    local line index
+    local -a wanted=() found=()
+    for line in "${PLAN_RULES[@]}"; do
+        [[ $line == "-A $2 "* ]] && wanted+=("$line")
+    done
+    for line in "${RULES[@]}"; do
+        [[ $line == "-A $2 "* ]] && found+=("$line")
+    done
+    for index in "${!wanted[@]}"; do
+        [[ ${found[index]-} == "${wanted[index]}" ]] && continue
+        check rules "IPv$1 $2" "${#wanted[@]} rules" \
+            "rule $((index + 1)) is \"${found[index]-missing}\", not \"${wanted[index]}\"" false
+        return
+    done
+    index=${#wanted[@]}
+    if ((${#found[@]} > index)); then
+        check rules "IPv$1 $2" "$index rules" "one too many: \"${found[index]}\"" false
+        return
+    fi
+    check rules "IPv$1 $2" "$index rules" "the same $index rules" true
+}
+
+# A name that has moved leaves an exception for whoever has the address now.
+verify_names() {
+    local entry name address
+    for entry in "${NAMES[@]}"; do
+        name=${entry#* }
+        if ! resolve "$name"; then
+            check name "$name" "${RESOLVED[$name]% }" 'does not resolve now' true
+            continue
+        fi
+        for address in ${RESOLVED[$name]}; do
+            [[ " $ADDRESSES" == *" $address "* ]] || continue
+            check name "$name" "${RESOLVED[$name]% }" "${ADDRESSES% }" true
+            continue 2
+        done
+        check name "$name" "${RESOLVED[$name]% }" "is ${ADDRESSES% } now: apply again" false
+    done
+}
+
+# The probes of one family, as arrays: where to, how, and the rule that must decide.
+PROBE_TARGETS=() PROBE_PROTOCOLS=() PROBE_PORTS=() PROBE_STEPS=() PROBE_RULES=()
+
+verify_probes() {
+    local family=$1
+    if [[ $family == 6 ]] && ! ipv6_present; then
+        check probe IPv6 closed 'no IPv6 here' true
+        return
+    fi
+    plan "$family"
+    list_probes "$family"
+    local seconds
+    local -A before=() after=() wanted=()
+    local -a answers=()
+    read_counters "$family" before
+    send_probes reject "$REJECTED_SECONDS"
+    for seconds in "${LET_OUT_SECONDS[@]}"; do
+        send_probes accept "$seconds"
+        read_counters "$family" after
+        count_wanted
+        all_counted && break
+    done
+    judge_probes
+}
+
+# list_probes FAMILY
+list_probes() {
+    local prefix index
+    PROBE_TARGETS=() PROBE_PROTOCOLS=() PROBE_PORTS=() PROBE_STEPS=() PROBE_RULES=()
+    for prefix in "${RANGES[@]}" "${METADATA[@]}" "${ONLINK[@]}" "${GATEWAYS[@]}"; do
+        add_probe "$1" "$prefix" tcp "$PROBE_PORT"
+        add_probe "$1" "$prefix" udp "$PROBE_PORT"
+    done
+    for prefix in "${NOBODY[@]}"; do
+        add_probe "$1" "$prefix" udp "$PROBE_PORT"
+    done
+    [[ $1 == 6 ]] || add_mapped_probe
+    for index in "${!STEP_CHAINS[@]}"; do
+        [[ ${STEP_CHAINS[index]} == BULWARK-OUT && ${STEP_ADDRESSES[index]} == '-d '* ]] || continue
+        prefix=${STEP_ADDRESSES[index]#-d }
+        case ${STEP_NAMES[index]} in
+            allow* | resolver*)
+                add_probe "$1" "$prefix" "${STEP_PROTOCOLS[index]}" "${STEP_MATCHES[index]##*--dport }"
+                ;;
+            deny* | 'no resolver')
+                add_probe "$1" "$prefix" tcp "$PROBE_PORT"
+                add_probe "$1" "$prefix" udp "$PROBE_PORT"
+                ;;
+        esac
+    done
+}
+
+# add_probe FAMILY PREFIX PROTOCOL PORT
+add_probe() {
+    family_of "$2"
+    [[ $FAMILY == "$1" ]] && parse_prefix "$2" || return 0
+    # The kernel hands these to IPv4.
+    kind_of "$PREFIX"
+    [[ $KIND != mapped ]] || return 0
+    representative "$PREFIX"
+    first_step "$PREFIX" "$3" "$4" || return 0
+    local index
+    for index in "${!PROBE_TARGETS[@]}"; do
+        [[ "${PROBE_TARGETS[index]} ${PROBE_PROTOCOLS[index]} ${PROBE_PORTS[index]}" == "${PREFIX%/*} $3 $4" ]] && return
+    done
+    deciding_rule "$STEP" "$3" "$1"
+    PROBE_TARGETS+=("${PREFIX%/*}") PROBE_PROTOCOLS+=("$3") PROBE_PORTS+=("$4")
+    PROBE_STEPS+=("$STEP") PROBE_RULES+=("$RULE")
+}
+
+# An IPv6 socket reaches IPv4 by such an address, and there it must meet the rules of IPv4.
+add_mapped_probe() {
+    parse_prefix 10.0.0.1
+    first_step "$PREFIX" tcp "$PROBE_PORT" || return 0
+    deciding_rule "$STEP" tcp 4
+    PROBE_TARGETS+=("::ffff:${PREFIX%/*}") PROBE_PROTOCOLS+=(tcp) PROBE_PORTS+=("$PROBE_PORT")
+    PROBE_STEPS+=("$STEP") PROBE_RULES+=("$RULE")
+}
+
+# representative PREFIX: an address in it that is not this namespace's own, if it has one; in PREFIX.
+representative() {
+    local prefix=$1 digits=${HEX[$1]} last
+    PREFIX=$prefix
+    ((${#digits} * 4 > BITS[$prefix])) || return 0
+    for last in 1 2 3; do
+        remember_prefix "${digits:0:-1}$last" $((${#digits} * 4))
+        contains "$prefix" "$PREFIX" && ! is_own "$PREFIX" && return
+    done
+    return 0
+}
+
+# read_counters FAMILY ARRAY: packets by rule.
+read_counters() {
+    local -n packets=$2
+    local line
+    read_rules "$1" "$BACKEND" || fail "$SURPRISE" "$OFFENCE"
+    for line in "${COUNTED[@]}"; do
+        packets[${line#*] }]=${line%%:*}
+        packets[${line#*] }]=${packets[${line#*] }]#\[}
+    done
+}
+
+# Runs in a bash of its own, as the user whom the rules are about: `PROTOCOL ADDRESS PORT` for each
+# probe, told by its index. Errors are told by the bash that has them, under the name that it takes.
+# One process a probe, none of which outlives the time that `timeout` gives them: a server that is
+# PID 1 collects no children of others.
+# shellcheck disable=SC2016 # Expanded by the other bash.
+readonly PROBE_PROGRAM='
+exec 2>&1
+trap : TERM
+index=0
+while (($#)); do
+    {
+        BASH_ARGV0=$index
+        exec 3<>"/dev/$1/$2/$3" || exit
+        [[ $1 == tcp ]] || printf . >&3 || exit
+        echo "$index: sent"
+    } &
+    index=$((index + 1))
+    shift 3
+done
+wait || wait'
+
+# send_probes VERDICT SECONDS: those that should meet it; fills answers, by the probe's index.
+send_probes() {
+    local index line
+    local -a arguments=() sent=() runner=(timeout -k 1 "$2")
+    for index in "${!PROBE_TARGETS[@]}"; do
+        [[ ${STEP_VERDICTS[PROBE_STEPS[index]]} == "$1" ]] || continue
+        sent+=("$index")
+        arguments+=("${PROBE_PROTOCOLS[index]}" "${PROBE_TARGETS[index]}" "${PROBE_PORTS[index]}")
+    done
+    [[ $SCOPE == uid ]] && runner+=(chroot --userspec="$USER_ID:$USER_ID" --skip-chdir /)
+    while IFS= read -r line; do
+        [[ $line =~ ^([0-9]+): ]] || continue
+        answers[sent[BASH_REMATCH[1]]]=${line##*: }
+    done < <("${runner[@]}" bash -c "$PROBE_PROGRAM" probe "${arguments[@]}" || :)
+}
+
+# A rule that decides about several probes must have counted each.
+count_wanted() {
+    local index rule
+    wanted=()
+    for index in "${!PROBE_TARGETS[@]}"; do
+        [[ ${answers[index]-} =~ $NO_WAY_OUT ]] && continue
+        rule=${PROBE_RULES[index]}
+        wanted[$rule]=$((${wanted[$rule]:-0} + 1))
+    done
+}
+
+# counted RULE: whether its packets since before are as many as the probes that it decides about.
+counted() {
+    ((${after[$1]:-0} - ${before[$1]:-0} >= ${wanted[$1]:-0}))
+}
+
+all_counted() {
+    local rule
+    for rule in "${!wanted[@]}"; do
+        counted "$rule" || return
+    done
+}
+
+judge_probes() {
+    local index
+    for index in "${!PROBE_TARGETS[@]}"; do
+        judge_probe "$index" "${answers[index]-no answer}"
+    done
+}
+
+# judge_probe INDEX ANSWER
+judge_probe() {
+    local rule=${PROBE_RULES[$1]} step=${PROBE_STEPS[$1]} answer=$2 expected=rejected ok=false
+    local name="${PROBE_TARGETS[$1]} ${PROBE_PROTOCOLS[$1]}/${PROBE_PORTS[$1]}"
+    local by=${STEP_NAMES[step]}
+    [[ ${STEP_VERDICTS[step]} == accept ]] && expected='let out'
+    if [[ $expected == rejected && $answer =~ $NO_WAY_OUT ]]; then
+        check probe "$name" "$expected" "no route ($answer)" true
+        return
+    fi
+    if ! counted "$rule"; then
+        check probe "$name" "$expected" "$answer, but not by the rule \"$by\"" false
+        return
+    fi
+    # An upstream need not be up yet: that the packet was let out is the proof.
+    case $expected:$answer in
+        'let out':* | *:'Connection refused' | *:'Operation not permitted') ok=true ;;
+    esac
+    check probe "$name" "$expected" "$answer: $by" "$ok"
+}
+
+verify_processes() {
+    local status pid known=0
+    verify_first_process
+    for status in /proc/[0-9]*/status; do
+        pid=${status#/proc/}
+        pid=${pid%/status}
+        [[ $pid != 1 ]] && runs_as_user "$pid" && [[ ${STATUS[State]} != Z* ]] && ! lives_elsewhere "$pid" || continue
+        known=$((known + 1))
+        verify_process "$pid"
+    done
+    ((known)) || check process "of uid $USER_ID" powerless 'none runs but PID 1, if that' true
+}
+
+# With the whole host's network PID 1 is the host's; and while the entrypoint runs us, it is that.
+verify_first_process() {
+    [[ $SCOPE == container ]] || return 0
+    if is_ancestor 1; then
+        check process 'PID 1' powerless 'not judged: it started this verify' true
+    elif lives_elsewhere 1; then
+        check process 'PID 1' powerless 'not judged: it is in another network' true
+    else
+        verify_process 1
+    fi
+}
+
+# status_of PID: one thread's status, by key, in STATUS; fails when it has gone.
+declare -A STATUS=()
+read_status() {
+    local key value
+    STATUS=()
+    while read -r key value; do
+        STATUS[${key%:}]=$value
+    done 2>/dev/null <"$1"
+    [[ -n ${STATUS[Uid]:-} ]]
+}
+
+runs_as_user() {
+    read_status "/proc/$1/status" || return 1
+    local id
+    for id in ${STATUS[Uid]}; do
+        [[ $id == "$USER_ID" ]] && return
+    done
+    return 1
+}
+
+is_ancestor() {
+    local pid=$$
+    while ((pid > 1)); do
+        read_status "/proc/$pid/status" || return 1
+        pid=${STATUS[PPid]}
+        [[ $pid == "$1" ]] && return
+    done
+    return 1
+}
+
+# Without the right to look, a process counts as here.
+lives_elsewhere() {
+    local here there
+    here=$(readlink /proc/self/ns/net) || return 1
+    there=$(readlink "/proc/$1/ns/net" 2>/dev/null) || return 1
+    [[ $there != "$here" ]]
+}
+
+# verify_process PID: capabilities belong to threads, so each is looked at.
+verify_process() {
+    local status power
+    for status in "/proc/$1/task/"*/status; do
+        read_status "$status" || continue
+        power_of
+        [[ -z $POWER ]] || power=$POWER
+    done
+    if [[ -n ${power:-} ]]; then
+        check process "PID $1 (${STATUS[Name]:-?})" powerless "$power" false
+    else
+        check process "PID $1 (${STATUS[Name]:-?})" powerless powerless true
+    fi
+}
+
+# What the thread of STATUS could do against the rules, in POWER; empty when nothing.
+power_of() {
+    local key
+    POWER=
+    for key in CapInh CapPrm CapEff CapBnd CapAmb; do
+        [[ ${STATUS[$key]:-0} =~ ^0+$ ]] || POWER+="$key ${STATUS[$key]}, "
+    done
+    [[ " ${STATUS[Uid]//$'\t'/ } " == *' 0 '* ]] && POWER+='uid 0, '
+    [[ ${STATUS[NoNewPrivs]:-0} == 1 ]] || POWER+='may gain privileges, '
+    POWER=${POWER%, }
+}
