@@ -64,7 +64,7 @@ lint: $(VENV)/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
-	$(SHELLCHECK) --external-sources $(SCRIPTS)
+	$(SHELLCHECK) --external-sources --source-path=SCRIPTDIR:. $(SCRIPTS)
 	$(SHFMT) --diff $(SCRIPTS)
 	$(addprefix $(VENV)/bin/hadolint ,$(wildcard docker/Dockerfile))
 
