@@ -77,11 +77,16 @@ def _tcp(family: int, address: Address, seconds: float, source: Source) -> Resul
         _hear_of_errors(sock, family)
         try:
             sock.connect(address)
-            return "OPEN", sock.recv(200).decode().strip(), 0
         except TimeoutError:
             return "timeout", "", 0
         except OSError as problem:
             return _outcome(sock, problem), "", problem.errno
+        # Not everybody speaks first: who accepts is open, whatever comes of it.
+        sock.settimeout(min(seconds, 0.5))
+        try:
+            return "OPEN", sock.recv(200).decode(errors="replace").strip(), 0
+        except OSError:
+            return "OPEN", "", 0
 
 
 def _udp(family: int, address: Address, seconds: float, source: Source) -> Result:
