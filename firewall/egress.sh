@@ -17,19 +17,19 @@ if ((BASH_VERSINFO[0] < 5)); then
     exit 2
 fi
 
-# shellcheck source=lib/report.sh
+# shellcheck source-path=SCRIPTDIR source=lib/report.sh
 . "$HERE/lib/report.sh"
-# shellcheck source=lib/addresses.sh
+# shellcheck source-path=SCRIPTDIR source=lib/addresses.sh
 . "$HERE/lib/addresses.sh"
-# shellcheck source=lib/input.sh
+# shellcheck source-path=SCRIPTDIR source=lib/input.sh
 . "$HERE/lib/input.sh"
-# shellcheck source=lib/network.sh
+# shellcheck source-path=SCRIPTDIR source=lib/network.sh
 . "$HERE/lib/network.sh"
-# shellcheck source=lib/rules.sh
+# shellcheck source-path=SCRIPTDIR source=lib/rules.sh
 . "$HERE/lib/rules.sh"
-# shellcheck source=lib/backend.sh
+# shellcheck source-path=SCRIPTDIR source=lib/backend.sh
 . "$HERE/lib/backend.sh"
-# shellcheck source=lib/verify.sh
+# shellcheck source-path=SCRIPTDIR source=lib/verify.sh
 . "$HERE/lib/verify.sh"
 
 COMMAND='' AS_JSON=false RULES_ONLY=false FAMILIES='4 6'
@@ -72,7 +72,8 @@ read_arguments() {
                 if [[ $word == --family=* ]]; then
                     FAMILIES=${word#*=}
                 else
-                    FAMILIES=${1-} && shift || :
+                    FAMILIES=${1-}
+                    shift || :
                 fi
                 [[ $FAMILIES == [46] ]] || fail "$REFUSED" "--family: \"$FAMILIES\" is neither 4 nor 6"
                 ;;
@@ -87,8 +88,8 @@ require_options() {
     local allowed=" ${OPTIONS[$COMMAND]} "
     [[ $AS_JSON == false || $allowed == *' --json '* ]] || fail "$REFUSED" "$COMMAND has no --json"
     [[ $RULES_ONLY == false || $allowed == *' --rules-only '* ]] || fail "$REFUSED" "$COMMAND has no --rules-only"
-    [[ $FAMILIES == '4 6' || $allowed == *' --family '* ]] ||
-        fail "$REFUSED" "$COMMAND has no --family: a family that is left out is a way out"
+    [[ $FAMILIES == '4 6' || $allowed == *' --family '* ]] \
+        || fail "$REFUSED" "$COMMAND has no --family: a family that is left out is a way out"
 }
 
 require_tools() {
@@ -117,12 +118,13 @@ prepare() {
 
 refuse_host_namespace() {
     [[ $SCOPE == container ]] || return 0
-    local other=legacy seen=("${RULES[@]}")
+    local other=legacy
+    local -a table=("${RULES[@]}")
     [[ $BACKEND == legacy ]] && other=nft
     if [[ $other == nft ]] || legacy_in_use 4; then
-        read_rules 4 "$other" && seen+=("${RULES[@]}")
+        read_rules 4 "$other" && table+=("${RULES[@]}")
     fi
-    if host_sign "${seen[@]}"; then
+    if host_sign "${table[@]}"; then
         fail "$REFUSED" "this is the host's own network ($HOST_SIGN): EGRESS_SCOPE=uid limits one user only"
     fi
 }
@@ -205,7 +207,8 @@ say_notices() {
         plan "$family"
         for resolver in "${RESOLVERS[@]}"; do
             family_of "$resolver"
-            [[ $FAMILY == "$family" ]] && first_step "$resolver" udp 53 || continue
+            [[ $FAMILY == "$family" ]] || continue
+            first_step "$resolver" udp 53 || continue
             [[ ${STEP_VERDICTS[STEP]} == accept || ${DNS[*]} == none ]] || say \
                 "notice: the resolver ${resolver%/*} of /etc/resolv.conf is rejected (${STEP_NAMES[STEP]});" \
                 "name it in EGRESS_DNS if names must be resolved"
@@ -250,7 +253,7 @@ run_print() {
 }
 
 run_remove() {
-    local family backend total=0 found=false
+    local family backend total=0 reached=false
     require_tools flock
     require_privilege
     lock
@@ -258,12 +261,12 @@ run_remove() {
     for family in 4 6; do
         for backend in nft legacy; do
             tool "$family" "$backend" save || continue
-            found=true
+            reached=true
             take_out "$family" "$backend" || fail "$SURPRISE" "$OFFENCE"
             total=$((total + REMOVED))
         done
     done
-    [[ $found == true ]] || fail "$REFUSED" 'iptables is missing'
+    [[ $reached == true ]] || fail "$REFUSED" 'iptables is missing'
     say "removed: $total rules; this firewall keeps nobody from anything now"
 }
 

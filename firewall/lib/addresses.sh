@@ -1,8 +1,12 @@
+# shellcheck shell=bash disable=SC2034,SC2153 # What one file of these sets, another reads.
 # Addresses and prefixes, parsed strictly and written as iptables-save writes them. Pure.
 #
 # An address is also kept as hexadecimal digits (8 for IPv4, 32 for IPv6), so that both families
 # are compared by the same few lines. What is lax elsewhere (0x7f.1, 010.0.0.1, ::1%lo) is refused:
 # two readers of one spelling must not disagree about whom it names.
+
+# What a function here found is in the variable that its comment names.
+FAMILY='' DIGITS='' ADDRESS='' PREFIX='' OFFENCE='' KIND=''
 
 # By prefix in its canonical spelling: its digits, and its length in bits.
 declare -A HEX=() BITS=()
@@ -133,14 +137,15 @@ parse_prefix() {
 
 # remember_prefix DIGITS BITS: the prefix of that length around an address, in PREFIX.
 remember_prefix() {
-    local digits=$1 bits=$2 whole=$(($2 / 4)) network nibble
+    local digits=$1 bits=$2 whole=$(($2 / 4)) network
+    local -i nibble
     network=${digits:0:whole}
     if ((bits % 4)); then
-        printf -v nibble '%x' $((0x${digits:whole:1} & (0xf0 >> (bits % 4)) & 0xf))
-        network+=$nibble
+        nibble="0x${digits:whole:1}"
+        printf -v network '%s%x' "$network" $((nibble & (0xf0 >> (bits % 4))))
     fi
     while ((${#network} < ${#digits})); do
-        network+=0
+        network+='0'
     done
     address_text "$network"
     PREFIX=$ADDRESS/$bits
@@ -153,16 +158,18 @@ contains() {
     ((${#outer} == ${#inner} && bits <= ${BITS[$2]})) || return 1
     local whole=$((bits / 4)) rest=$((bits % 4))
     [[ ${outer:0:whole} == "${inner:0:whole}" ]] || return 1
-    ((rest == 0 || 0x${outer:whole:1} >> (4 - rest) == 0x${inner:whole:1} >> (4 - rest)))
+    ((rest == 0)) && return
+    local -i ours="0x${outer:whole:1}" theirs="0x${inner:whole:1}"
+    (((ours ^ theirs) >> (4 - rest) == 0))
 }
 
 # Kinds of address that a setting may refuse, by the prefix that they are in.
 declare -A KINDS=(
-    [0.0.0.0/32]=unspecified [::/128]=unspecified
-    [127.0.0.0/8]=loopback [::1/128]=loopback
-    [224.0.0.0/4]=multicast [ff00::/8]=multicast
-    [255.255.255.255/32]=broadcast
-    [::ffff:0.0.0.0/96]=mapped
+    ['0.0.0.0/32']=unspecified ['::/128']=unspecified
+    ['127.0.0.0/8']=loopback ['::1/128']=loopback
+    ['224.0.0.0/4']=multicast ['ff00::/8']=multicast
+    ['255.255.255.255/32']=broadcast
+    ['::ffff:0.0.0.0/96']=mapped
 )
 
 for prefix in "${!KINDS[@]}"; do

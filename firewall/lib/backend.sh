@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2153 # What one file of these sets, another reads.
 # iptables itself: which of its two backends, what a table holds now, and changing it atomically.
 
 declare -A TOOLS=([4]=iptables [6]=ip6tables)
@@ -93,8 +94,8 @@ require_privilege() {
     while read -r key value; do
         [[ $key == CapEff: ]] && capabilities=$value
     done </proc/self/status
-    ((0x$capabilities >> CAP_NET_ADMIN & 1)) ||
-        fail "$REFUSED" 'the capability NET_ADMIN is missing (cap_add: [NET_ADMIN], and start as root)'
+    (((16#$capabilities >> CAP_NET_ADMIN) & 1)) \
+        || fail "$REFUSED" 'the capability NET_ADMIN is missing (cap_add: [NET_ADMIN], and start as root)'
 }
 
 # The legacy backend locks a file in /run, which a read-only container has not got. Any file that is

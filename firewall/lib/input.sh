@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2153 # What one file of these sets, another reads.
 # The environment, read once: every problem of it is told, nothing is guessed. Fails closed.
 
 # Settings that are one word out of a few; the first is the default.
@@ -27,7 +28,7 @@ declare -A KIND_OFFENCES=(
 # A comment has room for 255 characters; `allow NAME:65535/tcp` is the longest of ours.
 readonly LONGEST_NAME=230
 
-MODE= IPV6= SCOPE= BACKEND_WANTED= USER_ID= PUBLIC_PORT=
+MODE='' IPV6='' SCOPE='' BACKEND_WANTED='' USER_ID='' PUBLIC_PORT=''
 # Exceptions as `host port protocol text`, what is denied besides, who may be asked for names.
 ALLOW=() DENY=() DNS=()
 # By name: its addresses as prefixes, with a space after each.

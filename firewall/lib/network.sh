@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2153 # What one file of these sets, another reads.
 # What the kernel says of this network namespace: prefixes on the link, gateways, resolvers, and
 # whether it is the host's own. Read from /proc and /sys, because a small image has no `ip`.
 
@@ -35,7 +36,7 @@ read_ipv4_routes() {
         destination=$DIGITS
         mask_bits "$mask"
         swap_bytes "$gateway"
-        add_route "$interface" "$destination" "$MASK_BITS" "$DIGITS" "0x$flags"
+        add_route "$interface" "$destination" "$MASK_BITS" "$DIGITS" "$((16#$flags))"
     done </proc/net/route
 }
 
@@ -43,14 +44,15 @@ read_ipv6_routes() {
     local destination length gateway flags interface _
     [[ -r /proc/net/ipv6_route ]] || return 0
     while read -r destination length _ _ gateway _ _ _ flags interface; do
-        ((0x$flags & ROUTE_NOT_A_LINK)) && continue
-        add_route "$interface" "$destination" "$((0x$length))" "$gateway" "0x$flags"
+        (((16#$flags & ROUTE_NOT_A_LINK) == 0)) || continue
+        add_route "$interface" "$destination" "$((16#$length))" "$gateway" "$((16#$flags))"
     done </proc/net/ipv6_route
 }
 
 # add_route INTERFACE DESTINATION BITS GATEWAY FLAGS
 add_route() {
-    [[ $1 != lo ]] && (($5 & ROUTE_UP && !($5 & ROUTE_REJECT))) || return 0
+    [[ $1 != lo ]] || return 0
+    ((($5 & (ROUTE_UP | ROUTE_REJECT)) == ROUTE_UP)) || return 0
     if [[ $4 =~ [^0] ]]; then
         remember_prefix "$4" $((${#4} * 4))
         comes_and_goes "$PREFIX" || add_once GATEWAYS "$PREFIX"

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2153 # What one file of these sets, another reads.
 # What is said to the operator, and how the script ends. Results go to stdout, faults to stderr.
 
 readonly DONE=0 SURPRISE=1 REFUSED=2

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2153 # What one file of these sets, another reads.
 # What the settings and the network mean as rules. Decides, and touches nothing.
 #
 # A step is one line of the order that README.md explains: a chain, a verdict, what it matches, and
@@ -11,6 +12,9 @@ readonly DOCKER_RESOLVER=127.0.0.11/32
 declare -A PROHIBITED=([4]=icmp-admin-prohibited [6]=icmp6-adm-prohibited)
 
 RANGES=() RANGE_REASONS=()
+
+# What a function here found is in the variable that its comment names.
+STEP='' RULE='' QUOTED='' TARGET='' TRANSACTION=''
 
 # The plan for one family: its chains, their jumps as `HOOK CHAIN MATCHES`, the steps, the rules.
 PLAN_CHAINS=() PLAN_JUMPS=() PLAN_RULES=()

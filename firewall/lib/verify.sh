@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2153 # What one file of these sets, another reads.
 # Proof from inside: the rules that are installed are those that would be generated, packets meet
 # the rule that they should, and the server's processes cannot change that. Sends nothing unless the
 # rules are in place: a probe must not be the leak.
@@ -58,7 +59,7 @@ learn_names() {
             [[ $line =~ $rule ]] || continue
             name=${BASH_REMATCH[4]} line=${BASH_REMATCH[1]}
             [[ $known == *" $name "* && " ${RESOLVED[$name]:-}" != *" $line "* ]] || continue
-            parse_prefix "$line" && RESOLVED[$name]+="$PREFIX "
+            parse_prefix "$line" && RESOLVED["$name"]+="$PREFIX "
         done
     done
     for entry in "${NAMES[@]}"; do
@@ -167,14 +168,14 @@ verify_probes() {
     plan "$family"
     list_probes "$family"
     local seconds
-    local -A before=() after=() wanted=()
+    local -A before=() after=() due=()
     local -a answers=()
     read_counters "$family" before
     send_probes reject "$REJECTED_SECONDS"
     for seconds in "${LET_OUT_SECONDS[@]}"; do
         send_probes accept "$seconds"
         read_counters "$family" after
-        count_wanted
+        count_due
         all_counted && break
     done
     judge_probes
@@ -210,7 +211,8 @@ list_probes() {
 # add_probe FAMILY PREFIX PROTOCOL PORT
 add_probe() {
     family_of "$2"
-    [[ $FAMILY == "$1" ]] && parse_prefix "$2" || return 0
+    [[ $FAMILY == "$1" ]] || return 0
+    parse_prefix "$2" || return 0
     # The kernel hands these to IPv4.
     kind_of "$PREFIX"
     [[ $KIND != mapped ]] || return 0
@@ -238,7 +240,7 @@ add_mapped_probe() {
 representative() {
     local prefix=$1 digits=${HEX[$1]} last
     PREFIX=$prefix
-    ((${#digits} * 4 > BITS[$prefix])) || return 0
+    ((${#digits} * 4 > ${BITS[$prefix]})) || return 0
     for last in 1 2 3; do
         remember_prefix "${digits:0:-1}$last" $((${#digits} * 4))
         contains "$prefix" "$PREFIX" && ! is_own "$PREFIX" && return
@@ -290,29 +292,30 @@ send_probes() {
     [[ $SCOPE == uid ]] && runner+=(chroot --userspec="$USER_ID:$USER_ID" --skip-chdir /)
     while IFS= read -r line; do
         [[ $line =~ ^([0-9]+): ]] || continue
-        answers[sent[BASH_REMATCH[1]]]=${line##*: }
+        index=${sent[BASH_REMATCH[1]]}
+        answers[index]=${line##*: }
     done < <("${runner[@]}" bash -c "$PROBE_PROGRAM" probe "${arguments[@]}" || :)
 }
 
 # A rule that decides about several probes must have counted each.
-count_wanted() {
+count_due() {
     local index rule
-    wanted=()
+    due=()
     for index in "${!PROBE_TARGETS[@]}"; do
         [[ ${answers[index]-} =~ $NO_WAY_OUT ]] && continue
         rule=${PROBE_RULES[index]}
-        wanted[$rule]=$((${wanted[$rule]:-0} + 1))
+        due[$rule]=$((${due[$rule]:-0} + 1))
     done
 }
 
 # counted RULE: whether its packets since before are as many as the probes that it decides about.
 counted() {
-    ((${after[$1]:-0} - ${before[$1]:-0} >= ${wanted[$1]:-0}))
+    ((${after[$1]:-0} - ${before[$1]:-0} >= ${due[$1]:-0}))
 }
 
 all_counted() {
     local rule
-    for rule in "${!wanted[@]}"; do
+    for rule in "${!due[@]}"; do
         counted "$rule" || return
     done
 }
@@ -351,7 +354,9 @@ verify_processes() {
     for status in /proc/[0-9]*/status; do
         pid=${status#/proc/}
         pid=${pid%/status}
-        [[ $pid != 1 ]] && runs_as_user "$pid" && [[ ${STATUS[State]} != Z* ]] && ! lives_elsewhere "$pid" || continue
+        [[ $pid != 1 ]] || continue
+        runs_as_user "$pid" || continue
+        lives_elsewhere "$pid" && continue
         known=$((known + 1))
         verify_process "$pid"
     done
@@ -383,6 +388,8 @@ read_status() {
 
 runs_as_user() {
     read_status "/proc/$1/status" || return 1
+    # The dead have no power, and none to take.
+    [[ ${STATUS[State]} != Z* ]] || return 1
     local id
     for id in ${STATUS[Uid]}; do
         [[ $id == "$USER_ID" ]] && return
