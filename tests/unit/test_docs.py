@@ -1,10 +1,12 @@
 """The documents say what the code does, because they are held to it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 
 import pytest
 
@@ -20,7 +22,8 @@ from scripts import docs
 
 README = docs.README.read_text("utf-8")
 EXAMPLE = docs.EXAMPLE.read_text("utf-8")
-PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"]
+FIREWALL = docs.ROOT / "firewall"
+PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "docker/README.md"]
 
 
 @pytest.mark.parametrize("name", ["clients", "settings", "errors", "metrics", "log"])
@@ -75,6 +78,44 @@ def test_no_page_names_a_setting_that_does_not_exist(page: str) -> None:
     assert named <= known
 
 
+def firewall_prints(environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """What the firewall would do in this environment, which it says without any privilege."""
+    return subprocess.run(  # noqa: S603 -- our own script
+        ["/bin/bash", FIREWALL / "egress.sh", "print"],
+        env={"PATH": os.environ["PATH"], **environ},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def test_the_example_has_every_setting_of_the_firewall() -> None:
+    """And none that it does not know."""
+    scripts = [FIREWALL / "egress.sh", *(FIREWALL / "lib").glob("*.sh")]
+    known = {
+        name
+        for script in scripts
+        for name in re.findall(r"\bEGRESS_[A-Z0-9_]*[A-Z0-9]\b", script.read_text("utf-8"))
+    }
+    assert set(re.findall(r"^#(EGRESS_[A-Z0-9_]+)=", EXAMPLE, re.MULTILINE)) == known
+
+
+def test_the_examples_values_are_the_firewalls_defaults() -> None:
+    """With them it does what it does without any."""
+    given = dict(re.findall(r"^#(EGRESS_[A-Z0-9_]+)=(.+)$", EXAMPLE, re.MULTILINE))
+    assert len(given) == 6
+    run = firewall_prints(given)
+    assert (run.returncode, run.stdout) == (0, firewall_prints({}).stdout)
+
+
+def test_the_firewall_knows_no_other_setting() -> None:
+    """A misspelt name of the example's would not pass the test above by being ignored."""
+    run = firewall_prints({"EGRESS_MOOD": "internet"})
+    assert run.returncode == 2
+    assert "EGRESS_MOOD" in run.stderr
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files_and_headings(page: str) -> None:
     """Within the repository."""
@@ -82,7 +123,9 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         if link.startswith("https://"):
             continue
         path, _, anchor = link.partition("#")
-        text = (docs.ROOT / (path or page)).read_text("utf-8")
+        text = (docs.ROOT / page if not path else (docs.ROOT / page).parent / path).read_text(
+            "utf-8"
+        )
         headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
         anchors = {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in headings}
         assert not anchor or anchor in anchors
