@@ -274,7 +274,7 @@ def test_every_setting_that_is_named_exists() -> None:
         if isinstance(environment, dict) and ".proxy." in path
         for name in environment
     }
-    assert len(named) == 5
+    assert len(named) == 6
     assert named <= known
     # Also those that only a comment offers.
     for path in compose.DOCKER.glob("compose*.yaml"):

@@ -139,12 +139,11 @@ def test_the_settings_that_are_named_exist() -> None:
     assert [name for name in named if not any(fnmatch(each, name) for each in known)] == []
 
 
-def test_the_proxy_is_asked_where_it_is() -> None:
-    """At its address on the monitoring network: its admin listener answers to no other name."""
-    compose = (monitoring.DOCKER / "compose.yaml").read_text("utf-8")
-    (host,) = re.findall(r"PROXY_ADMIN_HOST: \"?\$\{BULWARK_NET:-([\d.]+)\}(\.\d+)", compose)
+def test_the_proxy_is_asked_by_a_name_that_it_answers_to() -> None:
+    """Its admin listener answers to no other, and is on a port of its own."""
+    (host,) = re.findall(r"PROXY_ADMIN_HOSTS: (\S+)", OVERLAY)
     port = next(row.default for row in descriptions() if row.name == "PROXY_ADMIN_PORT")
-    assert f'"{"".join(host)}:{port}"' in CONFIG
+    assert f'targets: ["{host}:{port}"]' in CONFIG
 
 
 def test_grafana_asks_as_often_as_prometheus() -> None:
