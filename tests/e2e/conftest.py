@@ -12,35 +12,19 @@ from where, and what became of it, is printed at the end of a run, and kept in a
 """
 
 import faulthandler
-import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import neighbours
+from tests.e2e.harness import neighbours, servers
 from tests.e2e.harness.engine import BUILDING, Engine, alone, missing, sweep
 from tests.e2e.harness.image import build
 from tests.e2e.harness.probes import Report, Row
 from tests.e2e.harness.stack import Stack
-from tests.harness.networks import Namespace, Networks
-
-PROGRAMS = Path(__file__).parent / "programs"
-
-RESOLVER = "8.8.8.8"
-"""What the machine with the engine asks for names: a public one, as on a rented server."""
-
-HOME_RESOLVER = "192.168.1.10"
-"""What a machine at home would ask."""
-
-NAMES = {
-    "example.com": ["203.0.113.10"],
-    "rebinding.example": ["203.0.113.10", "10.0.0.5"],
-    "nas.example": ["192.168.1.10"],
-}
+from tests.harness.networks import Networks
 
 _REPORT = pytest.StashKey[Report]()
 
@@ -66,20 +50,8 @@ def usable(report: Report) -> None:
 def networks(usable: None) -> Iterator[Networks]:
     """The LAN and the internet, with something that listens wherever a test will knock."""
     with Networks() as made:
-        made.router.serve(22, 9999)
-        made.lan.serve(22, 80, 8000)
-        made.internet.serve(80, 443)
-        name_server(made.internet, RESOLVER)
-        name_server(made.lan, HOME_RESOLVER)
+        servers.start(made)
         yield made
-
-
-def name_server(where: Namespace, host: str) -> None:
-    """Has NAMES answered there."""
-    asked = json.dumps({"host": host, "names": NAMES})
-    server = where.popen([sys.executable, "-I", "-S", str(PROGRAMS / "dns.py"), asked])
-    assert server.stdout is not None
-    assert server.stdout.readline() == "ready\n"
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +64,7 @@ def engine(usable: None, report: Report, request: pytest.FixtureRequest) -> Iter
             build(builder)
         # Only now: it has no business with the networks of a test.
         networks: Networks = request.getfixturevalue("networks")
-        with Engine(networks.router.path, nameserver=RESOLVER) as made:
+        with Engine(networks.router.path, nameserver=servers.RESOLVER) as made:
             try:
                 yield made
             finally:
@@ -107,8 +79,7 @@ def deployment(engine: Engine) -> Iterator[Stack]:
     Whoever stops something of it starts it again.
     """
     with Stack(engine, overlay=neighbours.overlay()) as made:
-        neighbours.listen_in(made.up(), "vllm")
-        yield made
+        yield made.up()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,18 +1,27 @@
 """The proxy's container from inside: what its processes may do, and what keeps it from starting."""
 
 import json
+import re
+from dataclasses import dataclass
 
 import pytest
 
 from tests.e2e.harness.engine import Engine
 from tests.e2e.harness.image import IMAGE
 from tests.e2e.harness.probes import Report, Row
-from tests.e2e.harness.stack import Stack
+from tests.e2e.harness.stack import Stack, until
 from tests.harness.networks import Networks
 
 EGRESS = "/opt/bulwark/firewall/egress.sh"
 CAPABILITIES = ("NET_ADMIN", "SETUID", "SETGID", "SETPCAP")
 START_SECONDS = 20.0
+WRONG = 2
+"""The exit status of what was asked for and is wrong."""
+
+
+def _without(*programs: str) -> tuple[str, ...]:
+    """Puts something that cannot be run in the place of programs of the image."""
+    return tuple(f"--volume=/dev/null:/usr/sbin/{name}" for name in programs)
 
 
 def test_what_the_server_may_do(deployment: Stack) -> None:
@@ -105,64 +114,89 @@ def test_an_image_without_secrets(engine: Engine) -> None:
     assert "index-url" not in history
 
 
-BROKEN = [
-    pytest.param(["--cap-drop=ALL"], 2, "NET_ADMIN", id="without NET_ADMIN"),
-    pytest.param(
-        ["--cap-drop=ALL", "--cap-add=NET_ADMIN"], 2, "SETUID", id="without what gives up root"
-    ),
-    pytest.param(["--env=EGRESS_ALLOW=vllm"], 2, "EGRESS_ALLOW", id="an exception without a port"),
-    pytest.param(
-        ["--env=EGRESS_ALLOW=nobody.invalid:80"], 2, "EGRESS_ALLOW", id="a host nobody knows"
-    ),
-    pytest.param(["--env=EGRESS_MODE=intranet"], 2, "EGRESS_MODE", id="an unknown mode"),
-    pytest.param(["--env=EGRESS_ALOW=10.0.0.5:80"], 2, "EGRESS_ALOW", id="a misspelled setting"),
-    pytest.param(["--env=EGRESS_FIREWALL=no"], 2, "EGRESS_FIREWALL", id="neither on nor off"),
-    pytest.param(["--user=10001"], 2, "root", id="not root"),
-    pytest.param(
-        [
-            "--volume=/dev/null:/usr/sbin/xtables-nft-multi",
-            "--volume=/dev/null:/usr/sbin/xtables-legacy-multi",
-        ],
-        2,
-        "iptables",
-        id="without iptables",
-    ),
-]
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A container that cannot be fenced in.
+
+    Attributes:
+        what: What is wrong with it.
+        options: Of ``docker run``, after the usual ones.
+        named: What its one line has to name.
+    """
+
+    what: str
+    options: tuple[str, ...]
+    named: str
+
+
+BROKEN = (
+    Broken("without a capability", ("--cap-drop=ALL",), "NET_ADMIN"),
+    Broken("without NET_ADMIN", ("--cap-drop=NET_ADMIN",), "NET_ADMIN"),
+    Broken("without SETPCAP", ("--cap-drop=SETPCAP",), "SETPCAP"),
+    Broken("an exception without a port", ("--env=EGRESS_ALLOW=vllm",), "EGRESS_ALLOW"),
+    Broken("a host nobody knows", ("--env=EGRESS_ALLOW=nobody.invalid:80",), "EGRESS_ALLOW"),
+    Broken("an unknown mode", ("--env=EGRESS_MODE=intranet",), "EGRESS_MODE"),
+    Broken("a misspelled setting", ("--env=EGRESS_ALOW=10.0.0.5:80",), "EGRESS_ALOW"),
+    Broken("neither on nor off", ("--env=EGRESS_FIREWALL=no",), "EGRESS_FIREWALL"),
+    Broken("not root", ("--user=10001",), "root"),
+    Broken("without iptables", _without("xtables-nft-multi", "xtables-legacy-multi"), "iptables"),
+    Broken("without iptables-restore", _without("iptables-nft-restore"), "iptables"),
+)
 
 
 @pytest.mark.case("FW-15")
-@pytest.mark.parametrize(("options", "status", "named"), BROKEN)
+@pytest.mark.parametrize("broken", [pytest.param(each, id=each.what) for each in BROKEN])
 def test_a_broken_firewall(
-    engine: Engine,
-    networks: Networks,
-    report: Report,
-    options: list[str],
-    status: int,
-    named: str,
-    request: pytest.FixtureRequest,
+    engine: Engine, networks: Networks, report: Report, broken: Broken
 ) -> None:
-    """What cannot be fenced in does not serve: it ends with one clear reason, and nothing listens."""
-    usual = () if options[0] == "--cap-drop=ALL" else ("--cap-drop=ALL", *_capabilities())
-    name = "bulwark-broken"
+    """What cannot be fenced in does not serve: it ends with a reason, and nothing listens."""
+    name, where = "bulwark-broken", "tcp:127.0.0.1:8099"
+    # Not --cap-drop=ALL: what is dropped by name is kept then, if it was added by name.
+    capabilities = {f"--cap-add={each}" for each in CAPABILITIES}
+    capabilities -= {option.replace("drop", "add") for option in broken.options}
+    if "--cap-drop=ALL" in broken.options:
+        capabilities.clear()
     try:
         ended = engine.docker(
             *("run", f"--name={name}", "--publish=127.0.0.1:8099:8080", "--read-only"),
-            *("--tmpfs=/tmp", "--security-opt=no-new-privileges", *usual, *options),
+            *("--tmpfs=/tmp", "--security-opt=no-new-privileges", "--cap-drop=ALL"),
+            *(*sorted(capabilities), *broken.options),
             *("--env=PROXY_API_KEYS=key-of-a-test-which-is-long-enough-0000", IMAGE),
             check=False,
             timeout=START_SECONDS,
         )
         output = ended.stdout + ended.stderr
-        assert ended.returncode == status, output
-        assert named in output
+        assert ended.returncode == WRONG, output
+        assert broken.named in output
         assert "listening" not in output
-        published = networks.router.probe("tcp:127.0.0.1:8099")["tcp:127.0.0.1:8099"]
-        assert not published.open
+        assert not networks.router.probe(where)[where].open
     finally:
         engine.docker("rm", "--force", name)
-    row = Row(request.node.callspec.id, "", f"ends with {status}")
+    row = Row(broken.what, "", f"ends with {WRONG}")
     report.add("A broken firewall", row, f"ended with {ended.returncode}", holds=True)
 
 
-def _capabilities() -> list[str]:
-    return [f"--cap-add={name}" for name in CAPABILITIES]
+@pytest.mark.case("FW-15")
+def test_a_firewall_that_is_spelled_out_to_be_off(engine: Engine, report: Report) -> None:
+    """Then it serves, with a warning, and the server still has no capability."""
+    name = "bulwark-off"
+    try:
+        engine.docker(
+            *("run", "--detach", f"--name={name}", "--cap-drop=ALL", "--cap-add=SETUID"),
+            *("--cap-add=SETGID", "--cap-add=SETPCAP", "--env=EGRESS_FIREWALL=off"),
+            *("--env=PROXY_API_KEYS=key-of-a-test-which-is-long-enough-0000", IMAGE),
+        )
+
+        def logs() -> str:
+            logged = engine.docker("logs", name)
+            return logged.stdout + logged.stderr
+
+        until(lambda: "listening" in logs(), "it does not serve", more=logs)
+        assert "WARNING" in logs()
+        status = engine.docker("exec", name, "cat", "/proc/1/status").stdout
+        assert re.findall(r"Cap(?:Inh|Prm|Eff|Bnd|Amb):\t(\S+)", status) == ["0" * 16] * 5
+    finally:
+        engine.docker("rm", "--force", name)
+    report.add(
+        "A broken firewall", Row("off, spelled out", "", "a warning"), "a warning", holds=True
+    )

@@ -1,21 +1,27 @@
 """What else lives on the networks of a deployment: listeners that must not be reached."""
 
 import json
-import subprocess
 from typing import Any
 
 from tests.e2e.harness.image import IMAGE
-from tests.e2e.harness.stack import Stack
 from tests.harness.networks import WIRE
 
 PORTS = (22, 80, 9999)
 
-_WHERE = {"cloudflared": ("tunnel", 3), "sidecar": ("upstream", 20), "grafana": ("monitoring", 36)}
-"""Each on one network, at this last number of an address."""
+_WHERE: dict[str, dict[str, Any]] = {
+    "cloudflared": {"networks": {"tunnel": {"ipv4_address": "${BULWARK_NET}.3"}}},
+    "sidecar": {"networks": {"upstream": {"ipv4_address": "${BULWARK_NET}.20"}}},
+    "grafana": {"networks": {"monitoring": {"ipv4_address": "${BULWARK_NET}.36"}}},
+    # In the model's own network: a port of vLLM's that is no exception.
+    "inmate": {"network_mode": "service:vllm"},
+}
 
 
 def overlay() -> dict[str, Any]:
-    """A neighbour on every network of compose.yaml, and a health that is looked at each second."""
+    """A neighbour on every network of compose.yaml, and a health that is looked at each second.
+
+    What compose.yaml has takes up to a minute; `test_life` holds it to that.
+    """
     listeners = json.dumps({"ports": PORTS})
     services: dict[str, Any] = {
         name: {
@@ -24,23 +30,11 @@ def overlay() -> dict[str, Any]:
             "volumes": [f"{WIRE}:/wire:ro"],
             # It ends with its input.
             "stdin_open": True,
+            "stop_signal": "SIGKILL",
             "healthcheck": {"test": ["CMD", "true"], "interval": "1s"},
-            "networks": {network: {"ipv4_address": f"${{BULWARK_NET}}.{last}"}},
+            **where,
         }
-        for name, (network, last) in _WHERE.items()
+        for name, where in _WHERE.items()
     }
-    services["proxy"] = {"healthcheck": {"interval": "1s"}}
-    services["vllm"] = {"volumes": [f"{WIRE}:/wire:ro"]}
+    services["proxy"] = {"healthcheck": {"interval": "1s", "retries": 1}}
     return {"services": services}
-
-
-def listen_in(stack: Stack, service: str) -> None:
-    """Has the model's container listen where no model does: what is closed is the firewall's work then."""
-    process = stack.engine.popen(
-        *("exec", "--interactive", stack.container(service)),
-        *("python3", "-I", "-S", "/wire/echo.py", json.dumps({"ports": PORTS})),
-        stdin=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    stack.when_down(process)

@@ -13,6 +13,8 @@ from typing import Any, Self
 from tests.e2e.harness.engine import Engine, EngineError
 from tests.e2e.harness.image import IMAGE, ROOT
 
+COMPOSE = ROOT / "docker"
+
 DEMO = ("compose.yaml", "compose.demo.yaml")
 
 UP_SECONDS = 90.0
@@ -62,9 +64,8 @@ class Stack:
             "BULWARK_PORT": str(self.port),
             **env,
         }
-        for file in files:
-            shutil.copy(ROOT / "docker" / file, self.folder)
-        self._beside: list[subprocess.Popen[bytes]] = []
+        for file in COMPOSE.glob("compose*.yaml"):
+            shutil.copy(file, self.folder)
         self.overlay(overlay or {})
 
     def __enter__(self) -> Self:
@@ -77,6 +78,18 @@ class Stack:
     def overlay(self, overlay: Overlay) -> None:
         """Lays this over the files, from the next command on; JSON is YAML."""
         (self.folder / "overlay.json").write_text(json.dumps(overlay), encoding="utf-8")
+
+    def model_alone(self) -> None:
+        """Makes ``model.yaml``: of compose.demo.yaml the stand-in, and not what it does to the proxy."""
+        text = (COMPOSE / "compose.demo.yaml").read_text(encoding="utf-8")
+        vllm = text[text.index("  vllm:\n") :]
+        (self.folder / "model.yaml").write_text(f"services:\n{vllm}", encoding="utf-8")
+
+    def keys(self, text: str) -> None:
+        """Gives the proxy this file of keys."""
+        folder = self.folder / "keys"
+        folder.mkdir(mode=0o755)
+        (folder / "keys.toml").write_text(text, encoding="utf-8")
 
     def compose(
         self, *argv: str, check: bool = True, env: Mapping[str, str] = {}, timeout: float = 120.0
@@ -114,15 +127,7 @@ class Stack:
 
     def down(self) -> None:
         """Removes its containers, networks and volumes."""
-        for process in self._beside:
-            process.kill()
-            process.communicate()
-        self._beside.clear()
         self.compose("down", "--volumes", "--remove-orphans", "--timeout=1")
-
-    def when_down(self, process: subprocess.Popen[bytes]) -> None:
-        """Ends this process then."""
-        self._beside.append(process)
 
     def container(self, service: str) -> str:
         """The number of a service's container, which runs or has run."""

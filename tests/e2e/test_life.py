@@ -1,0 +1,113 @@
+"""Stops, restarts and lost rules: what the deployment does without anybody watching."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.harness.chat import Chat
+from tests.e2e.harness.engine import Engine
+from tests.e2e.harness.image import IMAGE
+from tests.e2e.harness.probes import OPEN, REJECTED, Report, Row, from_container
+from tests.e2e.harness.stack import Stack, until
+from tests.harness.networks import Networks
+
+EGRESS = "/opt/bulwark/firewall/egress.sh"
+WORDS = 150
+GRACE_SECONDS = 30.0
+
+
+@pytest.fixture
+def running(deployment: Stack) -> Iterator[Stack]:
+    """The deployment, which is there again after a test that has stopped something of it."""
+    yield deployment
+    deployment.up()
+
+
+def assert_fenced_in(stack: Stack, report: Report, when: str) -> None:
+    """Fails unless the firewall is there and lets out what it should, and nothing else."""
+    stack.run("proxy", "bash", EGRESS, "verify", "--rules-only")
+    rows = [
+        Row("a machine of the LAN", "tcp:192.168.1.10:22", REJECTED),
+        Row("the host on the LAN", "tcp:192.168.1.1:22", REJECTED),
+        Row("the metadata service", "tcp:169.254.169.254:80", REJECTED),
+        Row("the gateway of the tunnel", f"tcp:{stack.net}.1:22", REJECTED),
+        Row("the upstream", f"tcp:{stack.vllm}:8000", OPEN),
+        Row("the internet", "tcp:203.0.113.10:443", OPEN),
+    ]
+    report.check(f"From the proxy's container, {when}", rows, from_container(stack, "proxy"))
+
+
+def test_a_stop_lets_a_stream_end(running: Stack, networks: Networks, report: Report) -> None:
+    """``docker stop`` in the middle of a stream waits for its end, and the server leaves with status 0."""
+    container = running.container("proxy")
+    chat = Chat(networks.router, running.port, f"count to {WORDS}")
+    chat.until_it_streams()
+    stopping = running.engine.popen("stop", container)
+    said = chat.end()
+    assert stopping.wait(GRACE_SECONDS) == 0, stopping.communicate()
+    stopping.communicate()
+    said.assert_counted_live(WORDS)
+    state = running.inspect("proxy")["State"]
+    assert (state["Status"], state["ExitCode"], state["OOMKilled"]) == ("exited", 0, False)
+    report.add(
+        "docker stop in mid-stream",
+        Row(f"a chat of {WORDS} words", "", "whole, status 0"),
+        f"whole, status {state['ExitCode']}",
+        holds=True,
+    )
+
+
+@pytest.mark.case("FW-04")
+def test_a_restart_puts_the_firewall_back(running: Stack, report: Report) -> None:
+    """A container that crashed, and one that was restarted, are fenced in before they serve."""
+    number = running.inspect("proxy")["State"]["Pid"]
+    crash = ["kill", "-KILL", str(number)]
+    subprocess.run(running.engine.inside(crash), check=True)  # noqa: S603 - ours
+    until(lambda: running.inspect("proxy")["RestartCount"] > 0, "it was not started again")
+    running.until_health("healthy")
+    assert_fenced_in(running, report, "after a crash")
+
+
+@pytest.mark.case("FW-04")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param("iptables --flush BULWARK-OUT", id="flushed"),
+        pytest.param("iptables --flush OUTPUT", id="the jump gone"),
+        pytest.param("iptables --insert OUTPUT --jump ACCEPT", id="another rule before it"),
+        pytest.param("ip6tables --flush BULWARK-OUT", id="flushed for IPv6"),
+    ],
+)
+def test_lost_rules_are_noticed(
+    running: Stack, report: Report, loss: str, request: pytest.FixtureRequest
+) -> None:
+    """Rules that are changed behind its back make the container unhealthy."""
+    assert running.health() == "healthy"
+    running.run("proxy", "sh", "-c", loss)
+    seconds = running.until_health("unhealthy", within=20)
+    log = json.dumps(running.inspect("proxy")["State"]["Health"]["Log"][-1])
+    assert "firewall" in log, log
+    row = Row(request.node.callspec.id, loss, "unhealthy")
+    report.add("Lost rules", row, "unhealthy", holds=True, ms=seconds * 1000)
+    running.run("proxy", "sh", "-c", f"iptables --delete OUTPUT --jump ACCEPT; bash {EGRESS} apply")
+    running.until_health("healthy")
+
+
+@pytest.mark.case("FW-04")
+def test_how_soon_lost_rules_are_noticed(engine: Engine) -> None:
+    """With the image's own healthcheck that is within a minute."""
+    check = json.loads(engine.docker("inspect", IMAGE).stdout)[0]["Config"]["Healthcheck"]
+    assert (check["Interval"] + check["Timeout"]) * check["Retries"] <= 60e9
+
+
+@pytest.mark.case("FW-04")
+def test_a_restart_of_the_engine(running: Stack, engine: Engine, report: Report) -> None:
+    """When the engine comes back, so does the deployment, fenced in as before."""
+    before = running.inspect("proxy")["State"]["StartedAt"]
+    engine.stop()
+    engine.start()
+    until(lambda: running.inspect("proxy")["State"]["StartedAt"] != before, "it did not come back")
+    running.until_health("healthy")
+    assert_fenced_in(running, report, "after a restart of the engine")
