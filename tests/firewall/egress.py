@@ -75,12 +75,48 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Hidden:
+    """Programs that a command does not find, wherever it looks.
+
+    Each folder that has one is covered by a folder of links to all the others: in the mount
+    namespace that ``ip netns exec`` makes for one command, and nowhere else.
+    """
+
+    folders: dict[Path, Path]
+
+    @classmethod
+    def programs(cls, place: Path, *patterns: str) -> Self:
+        """Hides those of these names; ``place`` is an empty folder to work in."""
+        searched = [*os.environ["PATH"].split(os.pathsep), "/usr/local/sbin", "/usr/sbin", "/sbin"]
+        folders = dict.fromkeys(Path(one).resolve() for one in searched if Path(one).is_dir())
+        with_one = [one for one in folders if any(any(one.glob(name)) for name in patterns)]
+        made = {folder: place / str(number) for number, folder in enumerate(with_one)}
+        for folder, cover in made.items():
+            (cover / "real").mkdir(parents=True)
+            (cover / "links").mkdir()
+            for program in folder.iterdir():
+                if not any(program.match(pattern) for pattern in patterns):
+                    (cover / "links" / program.name).symlink_to(cover / "real" / program.name)
+        return cls(made)
+
+    def around(self, argv: list[str]) -> list[str]:
+        """The command that runs this one without them."""
+        script = "".join(
+            f"mount --bind {folder} {cover}/real; mount --bind {cover}/links {folder}; "
+            for folder, cover in self.folders.items()
+        )
+        return ["sh", "-ec", script + 'exec "$@"', "sh", *argv]
+
+
+@dataclass(frozen=True, slots=True)
 class Firewall:
     """The script and the kernel's tables in one namespace, by one backend."""
 
     where: Namespace
     backend: str
     env: dict[str, str] = field(default_factory=dict)
+    held: list[Mapping[str, str]] = field(default_factory=list)
+    """The settings that :meth:`hold` has applied."""
 
     def call(
         self,
@@ -88,17 +124,35 @@ class Firewall:
         settings: Mapping[str, str] = {},
         user: int | None = None,
         path: str | None = None,
+        hidden: Hidden | None = None,
     ) -> Done:
         """Runs the script; the setting ``mode`` is ``EGRESS_MODE``."""
         env = self.environment(settings)
         if path is not None:
             env["PATH"] = path
-        return self.where.run([BASH, str(SCRIPT), *words], user=user, env=env)
+        argv = [BASH, str(SCRIPT), *words]
+        argv = hidden.around(argv) if hidden is not None else argv
+        return self.where.run(argv, user=user, env=env)
 
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
         """The settings as the script reads them."""
         given = {"backend": self.backend, **settings}
         return {**self.env, **{f"EGRESS_{name.upper()}": value for name, value in given.items()}}
+
+    def hold(self, **settings: str) -> None:
+        """Has the rules of these settings in, without a new run where they are those of the last."""
+        if self.held != [settings]:
+            self.held.clear()
+            self.apply(**settings)
+            self.held.append(settings)
+
+    def reset(self, rules: str = "") -> None:
+        """Has these rules in the filter table of both families, in place of all others."""
+        self.held.clear()
+        for name in ("iptables", "ip6tables"):
+            text = rules or "*filter\nCOMMIT\n"
+            done = self.where.run([f"{name}-{self.backend}-restore", "-w"], input=text)
+            assert done.returncode == 0, done.stderr
 
     def apply(self, **settings: str) -> Done:
         """Puts the rules in, which must work."""
@@ -145,14 +199,3 @@ class Firewall:
             if f"-A {chain} " in line
             and f'"{comment}"' in line.replace(f" {comment} ", f' "{comment}" ')
         )
-
-
-def without(folder: Path, *patterns: str) -> str:
-    """A PATH with everything of this one but programs of these names."""
-    folder.mkdir()
-    for place in os.environ["PATH"].split(os.pathsep):
-        for program in Path(place).glob("*"):
-            link = folder / program.name
-            if not link.is_symlink() and not any(program.match(pattern) for pattern in patterns):
-                link.symlink_to(program)
-    return str(folder)

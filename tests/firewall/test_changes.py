@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.firewall.egress import BASH, CHAINS, SCRIPT, Firewall, without
+from tests.firewall.egress import BASH, CHAINS, SCRIPT, Firewall, Hidden
 from tests.harness.networks import Networks
 
 pytestmark = pytest.mark.root
@@ -16,33 +15,35 @@ pytestmark = pytest.mark.root
 GOOD = {"mode": "upstream-only", "allow": "172.19.0.3:80,[fd12:19::3]:80"}
 
 
+OPERATORS = """*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:MINE - [0:0]
+-A INPUT -p tcp -m tcp --dport 25 -j DROP
+-A OUTPUT -p tcp -m tcp --dport 25 -j MINE
+COMMIT
+"""
+"""What somebody else has in the same tables."""
+
+
 @pytest.fixture
-def bare(networks: Networks, backend: str) -> Iterator[Firewall]:
+def bare(firewall: Firewall) -> Firewall:
     """The proxy's namespace with an operator's own rules and none of ours."""
-    firewall = Firewall(networks.proxy, backend)
-    for family in (4, 6):
-        firewall.rule(family, "-P", "FORWARD", "DROP")
-        firewall.rule(family, "-N", "MINE")
-        firewall.rule(family, "-A", "OUTPUT", "-p", "tcp", "--dport", "25", "-j", "MINE")
-        firewall.rule(family, "-A", "INPUT", "-p", "tcp", "--dport", "25", "-j", "DROP")
-    yield firewall
-    firewall.call("remove")
-    for family in (4, 6):
-        firewall.rule(family, "-P", "FORWARD", "ACCEPT")
-        firewall.rule(family, "-F")
-        firewall.rule(family, "-X")
+    firewall.reset(OPERATORS)
+    return firewall
 
 
 @pytest.fixture(scope="session")
-def no_iptables(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A PATH without any iptables."""
-    return without(tmp_path_factory.mktemp("path") / "bin", "*ip*tables*", "*xtables*", "nft")
+def no_iptables(tmp_path_factory: pytest.TempPathFactory) -> Hidden:
+    """No iptables of any kind."""
+    return Hidden.programs(tmp_path_factory.mktemp("hidden"), "ip*tables*", "xtables*")
 
 
 @pytest.fixture(scope="session")
-def no_ip6tables(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A PATH without ip6tables."""
-    return without(tmp_path_factory.mktemp("path") / "bin", "ip6tables*")
+def no_ip6tables(tmp_path_factory: pytest.TempPathFactory) -> Hidden:
+    """No ip6tables, while iptables is there."""
+    return Hidden.programs(tmp_path_factory.mktemp("hidden"), "ip6tables*")
 
 
 def test_apply_twice_is_apply_once(bare: Firewall) -> None:
@@ -151,17 +152,23 @@ BAD = {
 
 
 @pytest.mark.parametrize("settings", BAD.values(), ids=BAD.keys())
-@pytest.mark.parametrize("before", ["no rules", "rules"])
-def test_bad_input_changes_nothing(bare: Firewall, settings: dict[str, str], before: str) -> None:
+def test_bad_input_changes_nothing(firewall: Firewall, settings: dict[str, str]) -> None:
     """Exit 2, one clear line that names the setting, and the rules as they were."""
-    if before == "rules":
-        bare.apply(**GOOD)
-    saved = bare.both()
-    done = bare.call("apply", settings=settings)
+    firewall.hold(**GOOD)
+    saved = firewall.both()
+    done = firewall.call("apply", settings=settings)
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("egress: ")
     assert any(f"EGRESS_{name.upper()}" in line for name in settings)
+    assert firewall.both() == saved
+
+
+def test_bad_input_makes_no_rules(bare: Firewall) -> None:
+    """Where there were none of ours, there are none: what may be half of the input is not used."""
+    saved = bare.both()
+    done = bare.call("apply", settings={**GOOD, "dns": "nobody"})
+    assert done.returncode == 2, done.stdout + done.stderr
     assert bare.both() == saved
 
 
@@ -196,9 +203,9 @@ def test_the_second_familys_failure_takes_back_the_first(
 
 @pytest.mark.case("FW-15")
 @pytest.mark.parametrize("command", ["apply", "verify", "remove"])
-def test_without_iptables(bare: Firewall, no_iptables: str, command: str) -> None:
+def test_without_iptables(bare: Firewall, no_iptables: Hidden, command: str) -> None:
     """A missing iptables is exit 2 and one line that names it, not a run without rules."""
-    done = bare.call(command, path=no_iptables)
+    done = bare.call(command, hidden=no_iptables)
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("egress: ")
@@ -207,22 +214,22 @@ def test_without_iptables(bare: Firewall, no_iptables: str, command: str) -> Non
 
 @pytest.mark.case("FW-02")
 @pytest.mark.case("FW-15")
-def test_without_ip6tables_where_there_is_ipv6(bare: Firewall, no_ip6tables: str) -> None:
+def test_without_ip6tables_where_there_is_ipv6(bare: Firewall, no_ip6tables: Hidden) -> None:
     """IPv4's rules alone are no firewall where IPv6 is there: exit 2, and neither is applied."""
     saved = bare.both()
-    done = bare.call("apply", path=no_ip6tables)
+    done = bare.call("apply", hidden=no_ip6tables)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "ip6tables" in done.stderr
     assert bare.both() == saved
 
 
 @pytest.mark.case("FW-02")
-def test_without_ip6tables_where_there_is_no_ipv6(backend: str, no_ip6tables: str) -> None:
+def test_without_ip6tables_where_there_is_no_ipv6(backend: str, no_ip6tables: Hidden) -> None:
     """Without IPv6 its rules are not missed: applied, verified and removed."""
     with Networks(containers=True, ipv6=False) as made:
         firewall = Firewall(made.proxy, backend)
         for command in ("apply", "verify", "remove"):
-            done = firewall.call(command, path=no_ip6tables)
+            done = firewall.call(command, hidden=no_ip6tables)
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 

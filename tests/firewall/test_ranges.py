@@ -117,7 +117,7 @@ def seen(networks: Networks, firewall: Firewall, figures: Figures) -> Seen:
     networks.lan.serve(80)
     networks.internet.serve(80)
     groups = [f"{REPRESENTATIVES[cidr]}%tunnel" for cidr in MULTICAST]
-    link_local = f"{_link_local(networks)}%tunnel"
+    link_local = f"{networks.link_local(networks.tunnel, 'tunnel')}%tunnel"
     networks.tunnel.ip(f"address add {REPRESENTATIVES[LINK_LOCAL]}/64 dev tunnel")
     networks.tunnel.serve(80, join=groups)
     way = "route {} fe80:1::/64 dev tunnel"  # while it is there it is a prefix on the link as well
@@ -163,13 +163,6 @@ def _already(networks: Networks) -> set[str]:
     return {word for word in shown if "." in word} | {
         str(ip_address(int(word, 16))) for word in shown if len(word) == 32
     }
-
-
-def _link_local(networks: Networks) -> str:
-    for line in networks.tunnel.run(["cat", "/proc/net/if_inet6"]).stdout.splitlines():
-        if line.startswith("fe80"):
-            return str(ip_address(int(line.split()[0], 16)))
-    raise AssertionError("the neighbour has no link-local address")
 
 
 def _packets(router: Firewall) -> int:

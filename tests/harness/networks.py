@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -362,6 +362,14 @@ class Networks:
         if default:
             gateways = [ip_interface(address).network[1] for address in own]
             container.ip(*(f"route add default via {gateway}" for gateway in gateways))
+
+    def link_local(self, machine: Namespace, interface: str) -> str:
+        """The address that the kernel has given to an interface."""
+        for line in machine.run(["cat", "/proc/net/if_inet6"]).stdout.splitlines():
+            address, *_, name = line.split()
+            if address.startswith("fe80") and name == interface:
+                return str(ip_address(int(address, 16)))
+        raise AssertionError(f"{machine.role}: no link-local address on {interface}")
 
     def _has(self, address: str) -> bool:
         return self.ipv6 or ip_interface(address).version == 4
