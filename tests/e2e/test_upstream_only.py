@@ -47,13 +47,17 @@ def key() -> str:
 def closed(engine: Engine, key: str) -> Iterator[Stack]:
     """compose.yaml with keys, and the stand-in where vLLM is."""
     overlay = neighbours.overlay()
-    overlay["services"]["proxy"] |= {
-        "environment": {"EGRESS_MODE": "upstream-only", "EGRESS_DNS": "none"},
-        "ports": [f"{LAN_ADDRESS}:{LAN_PORT}:8080"],
-    }
+    overlay["services"]["proxy"]["ports"] = [f"{LAN_ADDRESS}:{LAN_PORT}:8080"]
     with Stack(engine, ("compose.yaml", "model.yaml"), overlay) as made:
         made.model_alone()
-        made.keys(f'[[key]]\nid = "{key[6:14]}"\nsha256 = "{digest(key.encode()).hex()}"\n')
+        settings = {
+            "PROXY_KEYS_FILE": "/etc/bulwark/keys.toml",
+            "EGRESS_MODE": "upstream-only",
+            "EGRESS_DNS": "none",
+        }
+        made.file("proxy.env", "".join(f"{name}={value}\n" for name, value in settings.items()))
+        known = f'[[key]]\nid = "{key[6:14]}"\nsha256 = "{digest(key.encode()).hex()}"\n'
+        made.file("keys/keys.toml", known)
         yield made.up()
 
 

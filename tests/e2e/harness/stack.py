@@ -35,7 +35,7 @@ class Stack:
     The compose files lie in a copy of their folder, so that nothing an operator has beside them counts.
 
     Attributes:
-        folder: That copy; what it has in ``keys`` is what the proxy gets.
+        folder: That copy.
         net: The three numbers that its addresses begin with, unlike those of other stacks.
         port: Where the proxy is published on the loopback.
     """
@@ -77,19 +77,19 @@ class Stack:
 
     def overlay(self, overlay: Overlay) -> None:
         """Lays this over the files, from the next command on; JSON is YAML."""
-        (self.folder / "overlay.json").write_text(json.dumps(overlay), encoding="utf-8")
+        self.file("overlay.json", json.dumps(overlay))
 
     def model_alone(self) -> None:
         """Makes ``model.yaml``: of compose.demo.yaml the stand-in, and not what it does to the proxy."""
         text = (COMPOSE / "compose.demo.yaml").read_text(encoding="utf-8")
         vllm = text[text.index("  vllm:\n") :]
-        (self.folder / "model.yaml").write_text(f"services:\n{vllm}", encoding="utf-8")
+        self.file("model.yaml", f"services:\n{vllm}")
 
-    def keys(self, text: str) -> None:
-        """Gives the proxy this file of keys."""
-        folder = self.folder / "keys"
-        folder.mkdir(mode=0o755)
-        (folder / "keys.toml").write_text(text, encoding="utf-8")
+    def file(self, name: str, text: str) -> None:
+        """Lays a file beside the compose files, as an operator does."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
     def compose(
         self, *argv: str, check: bool = True, env: Mapping[str, str] = {}, timeout: float = 120.0
