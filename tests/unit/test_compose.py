@@ -209,7 +209,8 @@ def test_the_proxy_is_bounded() -> None:
     assert PROXY["pids_limit"] == 128
     assert PROXY["ulimits"] == {"core": 0}
     (tmp,) = PROXY["tmpfs"]
-    assert set(tmp.removeprefix("/tmp:").split(",")) >= {"noexec", "nosuid", "nodev", "size=16m"}  # noqa: S108
+    options = tmp.removeprefix("/tmp:").split(",")  # noqa: S108
+    assert set(options) == {"rw", "noexec", "nosuid", "nodev", "size=16m"}
 
 
 def seconds(duration: str) -> float:
