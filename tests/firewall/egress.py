@@ -146,12 +146,15 @@ class Firewall:
             self.apply(**settings)
             self.held.append(settings)
 
-    def reset(self, rules: str = "") -> None:
+    def reset(self, rules: str = "*filter\nCOMMIT") -> None:
         """Has these rules in the filter table of both families, in place of all others."""
+        self.restore(rules, rules)
+
+    def restore(self, *both: str) -> None:
+        """Has what :meth:`both` has given in the filter tables, in place of all else."""
         self.held.clear()
-        for name in ("iptables", "ip6tables"):
-            text = rules or "*filter\nCOMMIT\n"
-            done = self.where.run([f"{name}-{self.backend}-restore", "-w"], input=text)
+        for name, text in zip(("iptables", "ip6tables"), both, strict=True):
+            done = self.where.run([f"{name}-{self.backend}-restore", "-w"], input=text + "\n")
             assert done.returncode == 0, done.stderr
 
     def apply(self, **settings: str) -> Done:
@@ -188,6 +191,12 @@ class Firewall:
         """The rules of both families."""
         return self.saved(4), self.saved(6)
 
+    def counters(self) -> list[str]:
+        """Our rules of both families with the packets that each has seen."""
+        saves = [f"{name}-{self.backend}-save" for name in ("iptables", "ip6tables")]
+        texts = [self.where.run([save, "-c", "-t", "filter"]).stdout for save in saves]
+        return [line for text in texts for line in text.splitlines() if "BULWARK" in line]
+
     def counted(self, family: int, chain: str, comment: str) -> int:
         """The packets that the rules of a chain with this comment have seen."""
         name = "iptables" if family == 4 else "ip6tables"
@@ -199,3 +208,26 @@ class Firewall:
             if f"-A {chain} " in line
             and f'"{comment}"' in line.replace(f" {comment} ", f' "{comment}" ')
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Counts, in the router, the packets that have left for a port: what a probe cannot see."""
+
+    router: Firewall
+    port: int
+
+    def __post_init__(self) -> None:
+        for family in (4, 6):
+            for kind in ("tcp", "udp"):
+                rule = ("PREROUTING", "-p", kind, "-m", kind, "--dport", str(self.port))
+                self.router.rule(family, "-t", "raw", "-A", *rule)
+
+    def packets(self) -> int:
+        """How many there have been."""
+        names = [f"{name}-{self.router.backend}-save" for name in ("iptables", "ip6tables")]
+        texts = [self.router.where.run([name, "-c", "-t", "raw"]).stdout for name in names]
+        lines = [line for text in texts for line in text.splitlines()]
+        seen = [line for line in lines if f"--dport {self.port}" in line]
+        assert len(seen) == 4
+        return sum(int(line[1:].partition(":")[0]) for line in seen)
