@@ -265,6 +265,22 @@ def test_the_proxys_image_is_of_this_version() -> None:
     assert {policy for _, policy in found("pull_policy")} == {"never"}
 
 
+def test_no_file_of_the_operators_enters_a_build() -> None:
+    """All is left out but what is listed, and no key, environment or overlay is."""
+    lines = (compose.DOCKER.parent / ".dockerignore").read_text("utf-8").splitlines()
+    patterns = [line for line in lines if not line.startswith("#")]
+    assert patterns[0] == "*"
+    let_in = {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")}
+    assert {path for path in let_in if "docker" in path} == {
+        "docker/entrypoint",
+        "docker/healthcheck",
+    }
+    sources = " ".join(
+        re.findall(r"^COPY (?:--chmod=\d+ )?(?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    )
+    assert set(sources.split()) == let_in
+
+
 def test_every_setting_that_is_named_exists() -> None:
     """A misspelt one would be an error at the start, in front of everybody."""
     known = {row.name for row in descriptions()}
