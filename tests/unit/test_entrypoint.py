@@ -164,7 +164,6 @@ class TestAsRoot:
 
     @pytest.mark.parametrize("status", ["1", "2"])
     @pytest.mark.parametrize("fails", ["apply", "verify"])
-    @pytest.mark.case("FW-15")
     def test_a_firewall_that_fails(self, image: Image, fails: str, status: str) -> None:
         """Its own status, what it said, one line more, and nothing was started."""
         run = image.run("entrypoint", "echo", "started", FAILS=fails, STATUS=status)
@@ -180,7 +179,6 @@ class TestAsRoot:
         [["net_admin"], ["setuid"], ["setgid"], ["setpcap"], ["net_admin", "setuid", "setgid"]],
         ids=" ".join,
     )
-    @pytest.mark.case("FW-15")
     def test_a_capability_that_is_missing(self, image: Image, missing: list[str]) -> None:
         """One line that names each and what it is for; no firewall was touched."""
         run = image.run("entrypoint", "echo", "started", by=without(*missing))
@@ -274,7 +272,6 @@ def wildcard(server: Server) -> str:
 
 
 @as_anybody
-@pytest.mark.case("DK-02")
 class TestHealth:
     """What Docker asks every few seconds."""
 
@@ -303,7 +300,6 @@ class TestHealth:
         assert (run.returncode, run.stderr.count("\n")) == (1, 1)
         assert f"127.0.0.1 port {port}: " in run.stderr
 
-    @pytest.mark.case("FW-04")
     def test_rules_that_are_gone(self, image: Image, server: Server) -> None:
         """Unhealthy, in the firewall's own words, whatever the server says."""
         run = image.run(
