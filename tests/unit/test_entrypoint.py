@@ -119,9 +119,6 @@ def test_what_is_asked_for_wrongly(
 
 def test_not_root(image: Image) -> None:
     """The firewall needs it: one line, status 2."""
-    if is_root:
-        image.root.chmod(0o755)
-        (image.root / "docker/entrypoint").chmod(0o755)
     by = ["setpriv", f"--reuid={SERVER}", f"--regid={SERVER}", "--clear-groups"] if is_root else []
     # The folders above belong to root alone.
     text = (image.root / "docker/entrypoint").read_text()
