@@ -129,9 +129,11 @@ refuse_host_namespace() {
     fi
 }
 
+# By family: the transaction that apply will make, and the table's rules before.
+declare -A TEXT=() BEFORE=()
+
 run_apply() {
     local family
-    local -A text=() before=() counts=()
     require_tools flock timeout getent cut sort
     prepare
     require_privilege
@@ -140,37 +142,44 @@ run_apply() {
     choose_backend
     refuse_host_namespace
     for family in 4 6; do
-        if ! read_rules "$family" "$BACKEND"; then
-            [[ $family == 6 ]] && ! ipv6_present && continue
-            fail "$REFUSED" "$OFFENCE"
-        fi
-        printf -v "before[$family]" '%s\n' "${RULES[@]}"
-        plan "$family"
-        transaction "${RULES[@]}"
-        text[$family]=$TRANSACTION counts[$family]=${#PLAN_RULES[@]}
-        restore "$family" "$BACKEND" "$TRANSACTION" --test && continue
-        if [[ $family == 6 ]] && ! ipv6_present; then
-            unset 'text[6]'
-        else
-            fail "$SURPRISE" "$OFFENCE"
-        fi
+        rehearse "$family" && continue
+        may_be_left_out "$family" || fail "$SURPRISE" "$OFFENCE"
+        unset "TEXT[$family]"
     done
-    restore 4 "$BACKEND" "${text[4]}" || fail "$SURPRISE" "$OFFENCE"
-    if [[ -n ${text[6]:-} ]] && ! restore 6 "$BACKEND" "${text[6]}" && ipv6_present; then
-        undo_first_family "${before[4]}"
+    restore 4 "$BACKEND" "${TEXT[4]}" || fail "$SURPRISE" "$OFFENCE"
+    if [[ -n ${TEXT[6]:-} ]] && ! restore 6 "$BACKEND" "${TEXT[6]}"; then
+        may_be_left_out 6 || undo_first_family
+        unset 'TEXT[6]'
     fi
     leave_other_backend
     say_names
     say_denied
     say_notices
-    say_applied "${counts[4]}" "${counts[6]:-0}"
+    say_applied
 }
 
-# undo_first_family RULES: the second family failed after the first went in.
+# rehearse FAMILY: makes the transaction, and lets the tool read it without doing it.
+rehearse() {
+    tool "$1" "$BACKEND" save || may_be_left_out "$1" || fail "$REFUSED" "$TOOL is missing"
+    read_rules "$1" "$BACKEND" || return 1
+    printf -v "BEFORE[$1]" '%s\n' "${RULES[@]}"
+    plan "$1"
+    transaction "${RULES[@]}"
+    TEXT[$1]=$TRANSACTION
+    restore "$1" "$BACKEND" "$TRANSACTION" --test
+}
+
+# An IPv6 that is not there needs no rules yet; it gets them where it can, because a network with
+# IPv6 may be plugged in later.
+may_be_left_out() {
+    [[ $1 == 6 ]] && ! ipv6_present
+}
+
+# The second family failed after the first went in.
 undo_first_family() {
     local offence=$OFFENCE
     local -a rules
-    mapfile -t rules <<<"$1"
+    mapfile -t rules <<<"${BEFORE[4]}"
     put_back 4 "$BACKEND" "${rules[@]}" || offence+="; and IPv4 could not be put back: $OFFENCE"
     fail "$SURPRISE" "$offence"
 }
@@ -231,10 +240,11 @@ say_wide_exception() {
 }
 
 say_applied() {
-    local open='everything public is open'
+    local open='everything public is open' families='IPv4 and IPv6'
+    [[ -n ${TEXT[6]:-} ]] || families='IPv4 (this namespace has no IPv6)'
     [[ $MODE == upstream-only ]] && open='nothing else is open'
     [[ $MODE == internet && $IPV6 == off ]] && open='everything public is open over IPv4'
-    say "applied: $1 rules for IPv4, $2 for IPv6 (iptables-$BACKEND, scope $SCOPE); $open"
+    say "applied to $families (iptables-$BACKEND, scope $SCOPE): besides the exceptions, $open"
 }
 
 run_print() {

@@ -27,7 +27,9 @@ read_rules() {
         OFFENCE="$TOOL is missing"
         return 1
     fi
-    if ! output=$("$TOOL" -c -t filter 2>&1); then
+    # Apart from what it warns of, which would land in the middle of a line.
+    if ! output=$("$TOOL" -c -t filter 2>/dev/null); then
+        output=$("$TOOL" -c -t filter 2>&1 >/dev/null) || :
         OFFENCE="$TOOL failed: $(first_line "$output")"
         return 1
     fi
@@ -68,25 +70,34 @@ holds_engine_chains() {
     return 1
 }
 
+# A backend can read tables on a kernel that lacks what it needs to fill them.
+readonly TRIAL='*filter
+:BULWARK-TRY - [0:0]
+-A BULWARK-TRY -m conntrack --ctstate ESTABLISHED -m comment --comment try -j REJECT
+COMMIT
+'
+
+# backend_works BACKEND: leaves the rules of IPv4 in RULES; fails with a reason in OFFENCE.
+backend_works() {
+    restore 4 "$1" "$TRIAL" --test && read_rules 4 "$1"
+}
+
 choose_backend() {
-    local candidate offence=
+    local candidate offences=
     BACKEND=$BACKEND_WANTED
-    if [[ $BACKEND == auto ]]; then
-        BACKEND=
-        if [[ $SCOPE == uid ]] && ! holds_engine_chains nft && holds_engine_chains legacy; then
-            BACKEND=legacy
-            return
-        fi
-        for candidate in nft legacy; do
-            if read_rules 4 "$candidate"; then
-                BACKEND=$candidate
-                return
-            fi
-            offence=${offence:-$OFFENCE}
-        done
-        fail "$REFUSED" "EGRESS_BACKEND: neither backend of iptables works here: $offence"
+    if [[ $BACKEND != auto ]]; then
+        backend_works "$BACKEND" || fail "$REFUSED" "EGRESS_BACKEND=$BACKEND: $OFFENCE"
+        return
     fi
-    read_rules 4 "$BACKEND" || fail "$REFUSED" "EGRESS_BACKEND=$BACKEND: $OFFENCE"
+    if [[ $SCOPE == uid ]] && ! holds_engine_chains nft && holds_engine_chains legacy; then
+        BACKEND=legacy
+        return
+    fi
+    for BACKEND in nft legacy; do
+        backend_works "$BACKEND" && return
+        offences+="; $OFFENCE"
+    done
+    fail "$REFUSED" "no backend of iptables works here: ${offences#; }"
 }
 
 require_privilege() {

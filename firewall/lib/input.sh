@@ -54,7 +54,7 @@ refuse_unknown_settings() {
     local name known=" ${!CHOICES[*]} $OTHER_SETTINGS "
     while read -r name; do
         [[ $known == *" $name "* ]] || problem "$name is not a setting of this firewall"
-    done < <(compgen -e -X '!EGRESS_*')
+    done < <(compgen -e -X '!EGRESS_*' || :)
 }
 
 # read_choice SETTING VARIABLE
@@ -86,7 +86,7 @@ read_items() {
     local setting=$1 reader=$2 value=${!1-} item
     [[ -z $value ]] && return
     if [[ $value == *[[:space:]]* ]]; then
-        problem "$setting: \"${value//[[:cntrl:]]/?}\" has white space in it"
+        problem "$setting: \"$value\" has white space in it"
         return
     fi
     while IFS= read -r -d , item; do
@@ -149,7 +149,7 @@ read_resolver() {
 # read_host SETTING ITEM TEXT: a prefix, or a name to resolve later, in HOST.
 read_host() {
     # Where a name ends in a number, resolvers take it for an address in one of its old spellings.
-    if [[ $3 == *[:/]* || ${3##*.} =~ ^(0[xX])?[0-9]*$ || ${3##*.} =~ ^0[xX][0-9A-Fa-f]*$ ]]; then
+    if [[ $3 == *[:/]* || ${3##*.} =~ ^([0-9]+|0[xX][0-9A-Fa-f]*)$ ]]; then
         read_address "$@" || return 1
         HOST=$PREFIX
         return
@@ -164,12 +164,12 @@ read_host() {
 
 # read_address SETTING ITEM TEXT: the prefix in PREFIX, if the setting may name such a one.
 read_address() {
-    if ! parse_prefix "$3"; then
-        problem "$1: \"$2\" $OFFENCE"
+    if [[ $3 == */0 ]]; then
+        problem "$1: \"$2\" is everything, which no item may be"
         return 1
     fi
-    if [[ $PREFIX == */0 ]]; then
-        problem "$1: \"$2\" is everything, which no item may be"
+    if ! parse_prefix "$3"; then
+        problem "$1: \"$2\" $OFFENCE"
         return 1
     fi
     refuse_kind "$1" "$2" "$PREFIX"

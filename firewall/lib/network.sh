@@ -122,6 +122,7 @@ mask_bits() {
 # marks `host(…)`.
 read_resolvers() {
     local line word
+    local -a words
     RESOLVERS=()
     [[ -r /etc/resolv.conf ]] || return 0
     while read -r line || [[ -n $line ]]; do
@@ -130,7 +131,8 @@ read_resolvers() {
             '# ExtServers: ['*) line=${line#*\[} line=${line%%\]*} ;;
             *) continue ;;
         esac
-        for word in $line; do
+        read -ra words <<<"$line"
+        for word in "${words[@]}"; do
             parse_prefix "$word" && add_once RESOLVERS "$PREFIX"
         done
     done </etc/resolv.conf

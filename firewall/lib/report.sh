@@ -21,7 +21,7 @@ fail() {
 
 # Notes a problem of the input; stop_on_problems then tells all of them at once.
 problem() {
-    PROBLEMS+=("$*")
+    PROBLEMS+=("${*//[[:cntrl:]]/?}")
 }
 
 stop_on_problems() {
