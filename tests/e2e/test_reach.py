@@ -20,6 +20,7 @@ from tests.e2e.harness.places import (
 )
 from tests.e2e.harness.probes import (
     CLOSED,
+    MEASURED,
     OPEN,
     REJECTED,
     Report,
@@ -40,11 +41,16 @@ def test_what_vllm_reaches(deployment: Stack, report: Report) -> None:
         ("the proxy on their network", f"tcp:{deployment.inner}:8080"),
         ("the proxy's admin port", f"tcp:{deployment.admin}:9090"),
         ("the proxy's admin port on their network", f"tcp:{deployment.inner}:9090"),
-        ("the host on their network", f"tcp:{deployment.net}.17:22"),
     )
-    targets = (*LAN, *HOST, *PUBLIC, *INTERNET, *gateways(deployment), *proxy, *SPELLINGS)
+    own_gateway = ("the host on their network", f"tcp:{deployment.net}.17:22")
+    host = (*HOST, *PUBLIC, *gateways(deployment))
     report.check(
-        "From vLLM's container", rows(targets, CLOSED), from_container(deployment, "vllm", user=0)
+        "From vLLM's container",
+        [
+            *rows((*LAN, *host, *INTERNET, *proxy, *SPELLINGS), CLOSED),
+            Row(*own_gateway, CLOSED if deployment.engine.isolates else MEASURED),
+        ],
+        from_container(deployment, "vllm", user=0),
     )
 
 
@@ -143,16 +149,27 @@ print(json.dumps(reached))
 @pytest.mark.case("DK-01")
 def test_what_others_reach(deployment: Stack, networks: Networks, report: Report) -> None:
     """Neither the LAN nor the internet reaches the proxy or the upstream; this machine reaches the proxy."""
-    ours = (
+    published = (
         ("the published port on the host's address", f"tcp:192.168.1.1:{deployment.port}"),
         ("the published port on a bridge's address", f"tcp:{deployment.net}.1:{deployment.port}"),
-        ("the proxy", f"tcp:{deployment.proxy}:8080"),
-        ("the admin port", f"tcp:{deployment.admin}:9090"),
-        ("vLLM", f"tcp:{deployment.vllm}:8000"),
         ("vLLM's port on the host's address", "tcp:192.168.1.1:8000"),
     )
+    # By the containers' own addresses, of which this machine is the router.
+    inside = (
+        ("the admin port", f"tcp:{deployment.admin}:9090"),
+        ("vLLM", f"tcp:{deployment.vllm}:8000"),
+    )
+    proxy = ("the proxy", f"tcp:{deployment.proxy}:8080")
     for name, machine in (("the LAN", networks.lan), ("the internet", networks.internet)):
         control = Row("a service of the host (control)", "tcp:192.168.1.1:22", OPEN)
-        report.check(f"From {name}", [*rows(ours, CLOSED), control], from_namespace(machine))
-    published = (("the published port", f"tcp:127.0.0.1:{deployment.port}"),)
-    report.check("From the host", rows(published, OPEN), from_namespace(networks.router))
+        report.check(
+            f"From {name}",
+            [
+                *rows((*published, *inside), CLOSED),
+                Row(*proxy, CLOSED if deployment.engine.isolates else MEASURED),
+                control,
+            ],
+            from_namespace(machine),
+        )
+    local = (("the published port", f"tcp:127.0.0.1:{deployment.port}"),)
+    report.check("From the host", rows(local, OPEN), from_namespace(networks.router))

@@ -260,6 +260,11 @@ class Engine:
         said = self.docker("version", "--format", "{{.Server.Version}}").stdout
         return tuple(int(part) for part in said.split(".")[:2])
 
+    @property
+    def isolates(self) -> bool:
+        """Whether it can keep an internal network from its host: not before version 28."""
+        return self.version() >= (28, 0)
+
     def clear(self) -> None:
         """Removes every container, network and volume; images and the cache of builds stay."""
         if containers := self.docker("ps", "--all", "--quiet").stdout.split():

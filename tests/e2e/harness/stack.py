@@ -62,6 +62,7 @@ class Stack:
             "BULWARK_IMAGE": IMAGE,
             "BULWARK_NET": self.net,
             "BULWARK_PORT": str(self.port),
+            "BULWARK_GATEWAY_MODE": "isolated" if engine.isolates else "nat",
             **env,
         }
         for file in COMPOSE.glob("compose*.yaml"):
