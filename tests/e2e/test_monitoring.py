@@ -32,7 +32,7 @@ SECONDS = 30.0
 WRONG_KEYS = 150
 """More than an alert allows in its ten minutes."""
 
-_BETWEEN_SCRAPES = "200ms"
+_BETWEEN_SCRAPES = "400ms"
 _STANDS_FOR = {"$instance": ".*", "$__rate_interval": "1m", "$__range": "5m"}
 
 RULES = monitoring.alerts()
@@ -139,8 +139,12 @@ async def nobody() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{unused.getsockname()[1]}"
 
 
-async def scraped(proxy: Running, times: int = 2) -> None:
-    """Returns once it was asked so often again; what it said the time before is stored by then."""
+async def scraped(proxy: Running, times: int = 3) -> None:
+    """Returns once what it has to say by now is stored.
+
+    The first time may have begun before, and what it said the second time is stored when it is asked
+    a third time.
+    """
 
     def asked() -> int:
         return sum(line["endpoint"] == "admin" for line in proxy.log.requests())
