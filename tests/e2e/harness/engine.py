@@ -11,8 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -99,7 +99,7 @@ class Engine:
             EngineError: It did not start.
         """
         # Short: a socket's path has 108 bytes at most.
-        self.folder = Path(tempfile.mkdtemp(prefix="bulwark-e2e-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"bulwark-e2e-{os.getpid()}-"))
         try:
             self._make_world()
             self.start()
@@ -284,13 +284,24 @@ BUILDING = ("--iptables=false", "--ip6tables=false", "--bridge=none")
 
 
 def sweep() -> None:
-    """Removes the containers and networks of a run that could not do it, away from the system's network."""
+    """Removes what a run has left that was ended by force, away from the system's network."""
+    for folder in Path(tempfile.gettempdir()).glob("bulwark-e2e-*"):
+        if not _runs(folder.name):
+            _remove_control_groups(folder.name)
+            shutil.rmtree(folder, ignore_errors=True)
+    for namespace in Path("/run/netns").glob("bw-*"):
+        if not _runs(namespace.name):
+            subprocess.run(["ip", "netns", "del", namespace.name], check=False)
     data = home() / "data"
-    left = [*data.glob("containers/*"), *data.glob("volumes/*/")]
-    if not left:
-        return
-    with _nowhere() as network, Engine(network) as engine:
-        engine.clear()
+    if [*data.glob("containers/*"), *data.glob("volumes/*/")]:
+        with _nowhere() as network, Engine(network) as engine:
+            engine.clear()
+
+
+def _runs(name: str) -> bool:
+    """Whether the process is there whose number is in a name."""
+    number = re.search(r"-(\d+)-", name)
+    return number is None or Path("/proc", number[1]).exists()
 
 
 @contextlib.contextmanager
@@ -311,8 +322,3 @@ def _remove_control_groups(name: str) -> None:
         for folder, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
-
-
-def interrupt_is_an_error() -> None:
-    """Lets a polite end of the tests clean up as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)

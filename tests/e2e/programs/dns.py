@@ -4,12 +4,13 @@ A program of its own, with nothing but the standard library::
 
     python3 -I -S dns.py '{"host": "8.8.8.8", "names": {"example.com": ["203.0.113.10"]}}'
 
-It prints ``ready`` once it listens on UDP port 53. A name with several addresses has one at a time, in turn;
+It prints ``ready`` once it listens on UDP port 53, and ends with its standard input. A name with several addresses has one at a time, in turn;
 others do not exist, and nobody has an IPv6 address.
 """
 
 import itertools
 import json
+import select
 import socket
 import struct
 import sys
@@ -44,14 +45,14 @@ def _name(query: bytes) -> str:
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serves until its input ends."""
     asked = json.loads(sys.argv[1])
     names = {name: itertools.cycle(addresses) for name, addresses in asked["names"].items()}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.bind((asked["host"], 53))
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        while True:
+        while sys.stdin not in select.select([sock, sys.stdin], [], [])[0]:
             query, client = sock.recvfrom(4096)
             # A probe is no query, and wants to hear that somebody is there.
             known = answer(query, names) if len(query) > len(_PROBE) else b"no query\n"
