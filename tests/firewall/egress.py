@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -99,13 +99,13 @@ class Hidden:
                     (cover / "links" / program.name).symlink_to(cover / "real" / program.name)
         return cls(made)
 
-    def around(self, argv: list[str]) -> list[str]:
-        """The command that runs this one without them."""
+    def around(self) -> list[str]:
+        """What goes before a command that is to run without them."""
         script = "".join(
             f"mount --bind {folder} {cover}/real; mount --bind {cover}/links {folder}; "
             for folder, cover in self.folders.items()
         )
-        return ["sh", "-ec", script + 'exec "$@"', "sh", *argv]
+        return ["sh", "-ec", script + 'exec "$@"', "sh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +124,13 @@ class Firewall:
         settings: Mapping[str, str] = {},
         user: int | None = None,
         path: str | None = None,
-        hidden: Hidden | None = None,
+        around: Sequence[str] = (),
     ) -> Done:
-        """Runs the script; the setting ``mode`` is ``EGRESS_MODE``."""
+        """Runs the script, inside of another command maybe; ``mode`` is ``EGRESS_MODE``."""
         env = self.environment(settings)
         if path is not None:
             env["PATH"] = path
-        argv = [BASH, str(SCRIPT), *words]
-        argv = hidden.around(argv) if hidden is not None else argv
+        argv = [*around, BASH, str(SCRIPT), *words]
         return self.where.run(argv, user=user, env=env)
 
     def environment(self, settings: Mapping[str, str]) -> dict[str, str]:

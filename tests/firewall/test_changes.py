@@ -205,7 +205,7 @@ def test_the_second_familys_failure_takes_back_the_first(
 @pytest.mark.parametrize("command", ["apply", "verify", "remove"])
 def test_without_iptables(bare: Firewall, no_iptables: Hidden, command: str) -> None:
     """A missing iptables is exit 2 and one line that names it, not a run without rules."""
-    done = bare.call(command, hidden=no_iptables)
+    done = bare.call(command, around=no_iptables.around())
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("egress: ")
@@ -217,7 +217,7 @@ def test_without_iptables(bare: Firewall, no_iptables: Hidden, command: str) -> 
 def test_without_ip6tables_where_there_is_ipv6(bare: Firewall, no_ip6tables: Hidden) -> None:
     """IPv4's rules alone are no firewall where IPv6 is there: exit 2, and neither is applied."""
     saved = bare.both()
-    done = bare.call("apply", hidden=no_ip6tables)
+    done = bare.call("apply", around=no_ip6tables.around())
     assert done.returncode == 2, done.stdout + done.stderr
     assert "ip6tables" in done.stderr
     assert bare.both() == saved
@@ -229,7 +229,7 @@ def test_without_ip6tables_where_there_is_no_ipv6(backend: str, no_ip6tables: Hi
     with Networks(containers=True, ipv6=False) as made:
         firewall = Firewall(made.proxy, backend)
         for command in ("apply", "verify", "remove"):
-            done = firewall.call(command, hidden=no_ip6tables)
+            done = firewall.call(command, around=no_ip6tables.around())
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 

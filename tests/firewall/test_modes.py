@@ -260,3 +260,113 @@ def test_metadata_is_refused(place: Networks, firewall: Firewall, mode: str, add
     firewall.hold(mode=mode, ipv6="on")
     answers = place.proxy.probe(*of(address, tcp=(80,), udp=(80,)))
     assert {answer.outcome for answer in answers.values()} == {"refused", "prohibited"}
+
+
+HOST = ("172.18.0.1", "172.19.0.1", "192.168.1.1", "fd12:18::1", "fd12:19::1", "fd00:1::1")
+"""Addresses of the machine that the container runs on."""
+PUBLIC_HOST = ("203.0.113.1", "2001:db8:1::1")
+
+
+@pytest.mark.case("FW-01")
+@pytest.mark.parametrize("mode", ["internet", "upstream-only"])
+def test_the_host_is_refused(place: Networks, firewall: Firewall, mode: str) -> None:
+    """The host by its bridges and by its address on the LAN, which no forwarding rule would see."""
+    firewall.reset()
+    assert all(answer.open for answer in place.proxy.probe(*every(*HOST, *PUBLIC_HOST)).values())
+    firewall.hold(mode=mode)
+    assert not any(answer.open for answer in place.proxy.probe(*every(*HOST)).values())
+
+
+@pytest.mark.case("FW-01")
+def test_the_hosts_public_address(place: Networks, firewall: Firewall) -> None:
+    """Nothing in a container knows it: in internet mode it must be named, and then is refused."""
+    firewall.hold(mode="upstream-only", ipv6="on")
+    assert not any(answer.open for answer in place.proxy.probe(*every(*PUBLIC_HOST)).values())
+    firewall.hold(ipv6="on", deny=",".join(PUBLIC_HOST))
+    assert not any(answer.open for answer in place.proxy.probe(*every(*PUBLIC_HOST)).values())
+
+
+@pytest.mark.case("FW-02")
+@pytest.mark.parametrize("ipv6", ["on", "off"])
+def test_a_name_of_the_lan_over_ipv6(place: Networks, firewall: Firewall, ipv6: str) -> None:
+    """A device of the LAN is refused by its unique local and its link-local address as well."""
+    gateway = place.link_local(place.router, "tunnel")
+    targets = [*every("fd00:1::10", "fd00:ec2::254"), f"tcp:[{gateway}%tunnel]:80"]
+    firewall.reset()
+    assert all(answer.open for answer in place.proxy.probe(*targets).values())
+    firewall.hold(ipv6=ipv6)
+    answers = place.proxy.probe(*targets).values()
+    assert {answer.outcome for answer in answers} == {"refused", "prohibited"}
+
+
+@pytest.mark.case("FW-07")
+@pytest.mark.parametrize("mode", ["internet", "upstream-only"])
+def test_the_engines_resolver_answers(place: Networks, firewall: Firewall, mode: str) -> None:
+    """127.0.0.11 is asked on port 53 and answers from another, by rules that are left alone."""
+    before = firewall.saved(4, table="nat")
+    firewall.hold(mode=mode)
+    answers = place.proxy.probe(*of(RESOLVER, tcp=(53,), udp=(53,)))
+    assert all(answer.open for answer in answers.values())
+    assert firewall.saved(4, table="nat") == before
+
+
+SPELLINGS = [
+    "tcp:[::ffff:10.0.0.5]:80",
+    "tcp:[::ffff:a00:5]:80",
+    "tcp:0x0a000005:80",
+    "tcp:167772165:80",
+    "tcp:012.0.0.5:80",
+    "tcp:10.5:80",
+    "udp:[::ffff:10.0.0.5]:80",
+]
+
+
+@pytest.mark.case("FW-14")
+def test_other_spellings_of_an_address(place: Networks, firewall: Firewall) -> None:
+    """However an address of the LAN is written, its packets are the same, and refused."""
+    firewall.reset()
+    assert all(answer.open for answer in place.proxy.probe(*SPELLINGS).values())
+    firewall.hold()
+    answers = place.proxy.probe(*SPELLINGS).values()
+    assert {answer.outcome for answer in answers} == {"refused", "prohibited"}
+
+
+@pytest.mark.case("FW-14")
+def test_a_name_that_changes(place: Networks, firewall: Firewall) -> None:
+    """What a name is later plays no part: an exception is for the address that it had at apply."""
+    place.proxy.file("hosts", "203.0.113.10 vllm\n")
+    firewall.apply(mode="upstream-only", allow="vllm:80")
+    place.proxy.file("hosts", "10.0.0.5 vllm\n")
+    answers = place.proxy.probe("tcp:203.0.113.10:80", "tcp:10.0.0.5:80")
+    assert answers["tcp:203.0.113.10:80"].open
+    assert answers["tcp:10.0.0.5:80"].outcome == "refused"
+
+
+def test_addresses_are_judged_after_they_are_rewritten(place: Networks, firewall: Firewall) -> None:
+    """A rule of nat that leads from a public address into the LAN leads to a refusal."""
+    to = ("-j", "DNAT", "--to-destination", "10.0.0.5")
+    firewall.reset()
+    firewall.rule(4, "-t", "nat", "-A", "OUTPUT", "-d", "8.8.8.8/32", *to)
+    targets = of("8.8.8.8", tcp=(80,), udp=(80,))
+    assert {answer.said.split(" → ")[1] for answer in place.proxy.probe(*targets).values()} == {
+        "10.0.0.5"
+    }
+    firewall.hold()
+    answers = place.proxy.probe(*targets).values()
+    firewall.rule(4, "-t", "nat", "-D", "OUTPUT", "-d", "8.8.8.8/32", *to)
+    assert {answer.outcome for answer in answers} == {"refused", "prohibited"}
+
+
+@pytest.mark.parametrize(
+    "protocol", [2, 4, 41, 47, 50, 132], ids=lambda number: f"protocol {number}"
+)
+def test_other_protocols(place: Networks, firewall: Firewall, protocol: int) -> None:
+    """Tunnels and whatever else is neither TCP nor UDP: not one packet gets to the LAN."""
+    firewall.hold(mode="internet", allow="10.0.0.5:80,10.0.0.5:80/udp,[fd00:1::10]:80")
+    targets = [f"raw{protocol}:10.0.0.5", f"raw{protocol}:fd00:1::10"]
+    answers = place.proxy.probe(*targets)
+    # Of some protocols, which the kernel has tunnels for, no error comes back to a raw socket.
+    assert {answer.outcome for answer in answers.values()} <= {"prohibited", "dropped"}
+    firewall.reset()
+    answers = place.proxy.probe(*targets)
+    assert {answer.outcome for answer in answers.values()} == {"sent"}

@@ -177,12 +177,15 @@ class Namespace:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
 
-    def serve(self, *ports: int, host: str = "::", join: Iterable[str] = ()) -> None:
-        """Answers TCP and UDP on these ports until :meth:`stop`."""
-        asked = json.dumps({"ports": ports, "host": host, "join": list(join)})
+    def serve(
+        self, *ports: int, host: str = "::", join: Iterable[str] = (), user: int | None = None
+    ) -> subprocess.Popen[str]:
+        """Answers TCP and UDP on these ports, as long as the process that is given back runs."""
+        asked = json.dumps({"ports": ports, "host": host, "join": list(join), "user": user})
         server = self.popen([sys.executable, "-I", "-S", str(WIRE / "echo.py"), asked])
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n", f"{self.role}: cannot serve {ports}"
+        return server
 
     def probe(
         self,
@@ -328,10 +331,12 @@ class Networks:
             )
         )
 
-    def bridge(self, name: str, ipv4: str, ipv6: str | None = None) -> None:
-        """A network of containers: a bridge in the router, which has these addresses on it."""
+    def bridge(
+        self, name: str, ipv4: str, ipv6: str | None = None, host: Namespace | None = None
+    ) -> None:
+        """A network of containers: a bridge in the router, or a host, with these addresses on it."""
         addresses = [address for address in (ipv4, ipv6) if address and self._has(address)]
-        self.router.ip(
+        (host or self.router).ip(
             f"link add {name} type bridge",
             f"link set {name} up",
             *(_add(address, name) for address in addresses),
@@ -343,6 +348,7 @@ class Networks:
         bridge: str,
         *addresses: str,
         default: bool = False,
+        host: Namespace | None = None,
     ) -> None:
         """Plugs a container into a bridge, by an interface that has the bridge's name.
 
@@ -350,11 +356,12 @@ class Networks:
             container: Who.
             bridge: Where.
             addresses: Its own, with their prefix lengths.
-            default: Whether the router is its default gateway there: the first address of each.
+            default: Whether the bridge's first address is its default gateway.
+            host: Where the bridge is, if not in the router.
         """
         own = [address for address in addresses if self._has(address)]
         port = f"{bridge[:7]}-{container.role[:7]}"
-        self.router.ip(
+        (host or self.router).ip(
             f"link add {port} type veth peer name {bridge} netns {container.name}",
             f"link set {port} master {bridge} up",
         )

@@ -12,6 +12,7 @@ hears it.
 
 import contextlib
 import json
+import os
 import selectors
 import socket
 import sys
@@ -105,6 +106,11 @@ def main() -> None:
     """Serves until standard input ends."""
     asked = json.loads(sys.argv[1])
     selector = selectors.DefaultSelector()
+    if (user := asked.get("user")) is not None:
+        # Here and not by a wrapper, so that this file need not be readable by that user.
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
     for port in asked["ports"]:
         listen(asked.get("host", "::"), port, asked.get("join", []), selector)
     selector.register(sys.stdin, selectors.EVENT_READ, end)

@@ -11,7 +11,7 @@ It prints one JSON list, an object a target in the order asked: ``target``, ``ou
 Outcomes: ``OPEN`` (an answer came), ``refused`` (TCP reset, or no such port), ``prohibited`` (ICMP
 says that an administrator forbids it), ``no route`` (no such network or host), ``dropped`` (this
 machine's own filter, without a word), ``timeout``, and for ``raw:`` targets, which nobody answers,
-``sent``.
+``sent``. ``raw47:`` is a packet of that protocol.
 """
 
 import errno
@@ -51,9 +51,12 @@ def probe(target: str, seconds: float, source: Source) -> dict[str, Any]:
     family, _, _, _, address = socket.getaddrinfo(host.encode(), port, flags=socket.AI_NUMERICHOST)[
         0
     ]
-    send = {"tcp": _tcp, "udp": _udp, "icmp": _icmp, "raw": _raw}[kind]
     start = time.monotonic()
-    outcome, said, code = send(family, address, seconds, source)
+    if kind.startswith("raw"):
+        outcome, said, code = _raw(int(kind[3:] or socket.IPPROTO_UDP), family, address, source)
+    else:
+        send = {"tcp": _tcp, "udp": _udp, "icmp": _icmp}[kind]
+        outcome, said, code = send(family, address, seconds, source)
     milliseconds = round((time.monotonic() - start) * 1000, 2)
     return {
         "target": target,
@@ -65,7 +68,7 @@ def probe(target: str, seconds: float, source: Source) -> dict[str, Any]:
 
 
 def _address(rest: str, kind: str) -> tuple[str, int]:
-    if kind in ("icmp", "raw"):
+    if kind not in ("tcp", "udp"):
         return rest.strip("[]"), 9
     host, _, port = rest.rpartition(":")
     return host.strip("[]"), int(port)
@@ -132,11 +135,11 @@ def _icmp(family: int, address: Address, seconds: float, source: Source) -> Resu
         return "timeout", "", 0
 
 
-def _raw(family: int, address: Address, seconds: float, source: Source) -> Result:
-    """A UDP packet to an address that no ordinary socket sends to."""
+def _raw(protocol: int, family: int, address: Address, source: Source) -> Result:
+    """A packet of any protocol (of UDP, one to an address that no ordinary socket sends to)."""
     packet = struct.pack("!HHHH", 9, 9, 16, 0) + b"bulwark!"
-    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_UDP) as sock:
-        _prepare(sock, seconds, source)
+    with socket.socket(family, socket.SOCK_RAW, protocol) as sock:
+        _prepare(sock, 1, source)
         _hear_of_errors(sock, family)
         try:
             sock.sendto(packet, (address[0], 0, *address[2:]))
@@ -155,10 +158,9 @@ def _prepare(sock: socket.socket, seconds: float, source: Source) -> None:
 
 
 def _hear_of_errors(sock: socket.socket, family: int) -> None:
-    if family == socket.AF_INET6:
+    sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+    if family == socket.AF_INET6:  # which may be sending to a mapped address, by IPv4
         sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
-    else:
-        sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
 
 
 def _outcome(sock: socket.socket, problem: OSError) -> str:
