@@ -158,9 +158,11 @@ def _prepare(sock: socket.socket, seconds: float, source: Source) -> None:
 
 
 def _hear_of_errors(sock: socket.socket, family: int) -> None:
-    sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
-    if family == socket.AF_INET6:  # which may be sending to a mapped address, by IPv4
+    if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVERR, 1)
+    # Of both, for an address may be a mapped one, which goes by IPv4.
+    if family == socket.AF_INET or sock.type != socket.SOCK_RAW:
+        sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
 
 
 def _outcome(sock: socket.socket, problem: OSError) -> str:
