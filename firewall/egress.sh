@@ -211,7 +211,12 @@ say_denied() {
 
 # What the operator would otherwise find out by a timeout.
 say_notices() {
-    local family resolver exception
+    local family resolver exception link
+    [[ $SCOPE == uid ]] || upstream_links
+    for link in "${UPSTREAM_LINKS[@]}"; do
+        say "notice: nobody on the network of $link may open connections to the proxy:" \
+            'an exception is there, and no way out'
+    done
     for family in 4 6; do
         plan "$family"
         for resolver in "${RESOLVERS[@]}"; do

@@ -11,11 +11,14 @@ declare -ri ROUTE_NOT_A_LINK=0x80100000
 
 # Of both families, as prefixes.
 ONLINK=() GATEWAYS=() OWN=()
+# Interfaces with a network, those with a way out, and whose link a prefix is on.
+LINKS=() WAYS_OUT=()
+declare -A LINK_OF=()
 # Addresses that this namespace will ask for names.
 RESOLVERS=()
 
 read_network() {
-    ONLINK=() GATEWAYS=() OWN=()
+    ONLINK=() GATEWAYS=() OWN=() LINKS=() WAYS_OUT=() LINK_OF=()
     read_ipv4_routes
     read_ipv6_routes
     read_own_addresses
@@ -53,13 +56,26 @@ read_ipv6_routes() {
 add_route() {
     [[ $1 != lo ]] || return 0
     ((($5 & (ROUTE_UP | ROUTE_REJECT)) == ROUTE_UP)) || return 0
+    (($3 >= LEAST_ONLINK_BITS)) || add_once WAYS_OUT "$1"
     if [[ $4 =~ [^0] ]]; then
         remember_prefix "$4" $((${#4} * 4))
         comes_and_goes "$PREFIX" || add_once GATEWAYS "$PREFIX"
     elif (($3 >= LEAST_ONLINK_BITS)); then
         remember_prefix "$2" "$3"
-        comes_and_goes "$PREFIX" || add_once ONLINK "$PREFIX"
+        comes_and_goes "$PREFIX" && return
+        add_once ONLINK "$PREFIX"
+        add_once LINKS "$1"
+        LINK_OF[$PREFIX]=$1
     fi
+}
+
+# is_way_out INTERFACE
+is_way_out() {
+    local link
+    for link in "${WAYS_OUT[@]}"; do
+        [[ $link == "$1" ]] && return
+    done
+    return 1
 }
 
 # IPv6 has a link-local and a multicast route on every link that is up. Both are ranges; as rules

@@ -7,6 +7,7 @@
 
 readonly LIST_OF_RANGES=$HERE/ranges.txt
 readonly DOCKER_RESOLVER=127.0.0.11/32
+parse_prefix "$DOCKER_RESOLVER"
 
 # By family: the words in which iptables and ip6tables differ.
 declare -A PROHIBITED=([4]=icmp-admin-prohibited [6]=icmp6-adm-prohibited)
@@ -14,7 +15,7 @@ declare -A PROHIBITED=([4]=icmp-admin-prohibited [6]=icmp6-adm-prohibited)
 RANGES=() RANGE_REASONS=()
 
 # What a function here found is in the variable that its comment names.
-STEP='' RULE='' QUOTED='' TARGET='' TRANSACTION=''
+STEP='' RULE='' QUOTED='' TARGET='' TRANSACTION='' UPSTREAM_LINKS=()
 
 # The plan for one family: its chains, their jumps as `HOOK CHAIN MATCHES`, the steps, the rules.
 PLAN_CHAINS=() PLAN_JUMPS=() PLAN_RULES=()
@@ -156,14 +157,17 @@ plan_end() {
 }
 
 plan_in() {
-    local family=$1
+    local family=$1 link
     step BULWARK-IN accept '-i lo' '' '' loopback
     step BULWARK-IN accept '' '' '-m conntrack --ctstate ESTABLISHED --ctdir REPLY' 'replies'
-    [[ $family == 6 ]] && plan_neighbours BULWARK-IN 134 135 136
+    [[ $family == 6 ]] && plan_neighbours BULWARK-IN 135 136
+    plan_in_errors "$family"
+    plan_in_upstream_links
+    # Routers are neighbours, too, except on a network of the upstream: it must not become one.
+    [[ $family == 6 ]] && plan_neighbours BULWARK-IN 134
     # Linux answers on every interface for every address that it has; a neighbour on one network
     # must not reach what listens on another.
     step BULWARK-IN drop '' '' '-m addrtype ! --dst-type LOCAL --limit-iface-in' 'own address only'
-    plan_in_errors "$family"
     plan_in_exceptions "$family"
 }
 
@@ -176,6 +180,33 @@ plan_in_errors() {
         step BULWARK-IN accept '' ipv6-icmp '-m icmp6 --icmpv6-type 1' 'unreachable'
         step BULWARK-IN accept '' ipv6-icmp '-m icmp6 --icmpv6-type 2' 'packet too big'
     fi
+}
+
+# On a network that is there for the upstream, nobody opens anything: whoever owns the upstream has
+# other addresses there than the exception's (of the other family, link-local, or simply forged).
+plan_in_upstream_links() {
+    local link
+    upstream_links
+    for link in "${UPSTREAM_LINKS[@]}"; do
+        step BULWARK-IN reject "-i $link" '' '' 'network of an exception'
+    done
+}
+
+# Interfaces to a network that has an exception on it and no way out, where there is another
+# network: by that one the clients come. In UPSTREAM_LINKS.
+upstream_links() {
+    local entry host address prefix
+    UPSTREAM_LINKS=()
+    ((${#LINKS[@]} > 1)) || return 0
+    for entry in "${ALLOW[@]}"; do
+        host=${entry%% *}
+        for address in ${RESOLVED[$host]-${HEX[$host]+$host}}; do
+            for prefix in "${ONLINK[@]}"; do
+                contains "$prefix" "$address" || contains "$address" "$prefix" || continue
+                is_way_out "${LINK_OF[$prefix]}" || add_once UPSTREAM_LINKS "${LINK_OF[$prefix]}"
+            done
+        done
+    done
 }
 
 # An exception is whom an engine's exploit would own: it gets replies, and opens nothing. What comes
