@@ -57,9 +57,16 @@ class Chat:
     """
 
     def __init__(
-        self, where: Namespace, port: int, message: str, *, host: str = "127.0.0.1", key: str = KEY
+        self,
+        where: Namespace,
+        port: int,
+        message: str,
+        *,
+        host: str = "127.0.0.1",
+        key: str = KEY,
+        model: str = "any",
     ) -> None:
-        asked = {"host": host, "port": port, "key": key, "message": message}
+        asked = {"host": host, "port": port, "key": key, "message": message, "model": model}
         self._process = where.popen(
             [sys.executable, "-I", "-S", str(PROGRAM), json.dumps(asked)], stderr=subprocess.PIPE
         )

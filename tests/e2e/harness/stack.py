@@ -93,7 +93,7 @@ class Stack:
         path.write_text(text, encoding="utf-8")
 
     def compose(
-        self, *argv: str, check: bool = True, env: Mapping[str, str] = {}, timeout: float = 120.0
+        self, *argv: str, check: bool = True, timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
         """Runs ``docker compose`` with these arguments.
 
@@ -103,24 +103,23 @@ class Stack:
         files = [option for file in self._files for option in ("--file", file)]
         return self.engine.docker(
             *("compose", "--progress=quiet", *files, *argv),
-            env={**self._env, **env},
+            env=self._env,
             check=check,
             timeout=timeout,
             cwd=self.folder,
         )
 
-    def up(self, *services: str, wait: bool = True, env: Mapping[str, str] = {}) -> Self:
-        """Starts it; with ``wait`` until all of it is healthy.
+    def up(self, *services: str, within: float = UP_SECONDS) -> Self:
+        """Starts it; returns when all of it is healthy.
 
         Raises:
             EngineError: It did not become healthy; has what its containers wrote.
         """
-        waiting = ["--wait", "--wait-timeout", str(int(UP_SECONDS))] if wait else []
+        waiting = ("--wait", "--wait-timeout", str(int(within)))
         try:
             self.compose(
                 *("up", "--detach", "--no-build", "--pull=never", *waiting, *services),
-                timeout=UP_SECONDS + 30,
-                env=env,
+                timeout=within + 30,
             )
         except EngineError as exc:
             raise EngineError(f"{exc}\n{self.logs()}") from exc

@@ -2,7 +2,8 @@
 
 A program of its own, with nothing but the standard library::
 
-    python3 -I -S chat.py '{"host": "127.0.0.1", "port": 8080, "key": "…", "message": "count to 50"}'
+    python3 -I -S chat.py '{"host": "127.0.0.1", "port": 8080, "key": "…", "model": "any",
+                               "message": "count to 50"}'
 
 It prints one JSON object a line: ``{"status": 200}``, then ``{"ms": 12.5, "text": "…"}`` for each piece as it
 arrives, counted from the request, and at the end ``{"whole": true}``, or false where the answer was cut off.
@@ -26,7 +27,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     connection = http.client.HTTPConnection(asked["host"], asked["port"], timeout=30)
     message = {"role": "user", "content": asked["message"]}
-    body = json.dumps({"model": "m", "stream": True, "messages": [message]})
+    body = json.dumps({"model": asked["model"], "stream": True, "messages": [message]})
     fields = {"Authorization": f"Bearer {asked['key']}", "Content-Type": "application/json"}
     start = time.monotonic()
     connection.request("POST", "/v1/chat/completions", body, fields)
