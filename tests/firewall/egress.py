@@ -153,7 +153,8 @@ class Firewall:
         """Has what :meth:`both` has given in the filter tables, in place of all else."""
         self.held.clear()
         for name, text in zip(("iptables", "ip6tables"), both, strict=True):
-            done = self.where.run([f"{name}-{self.backend}-restore", "-w"], input=text + "\n")
+            command = [f"{name}-{self.backend}-restore", "-w"]
+            done = self.where.run(command, input=text + "\n", env=self.env)
             assert done.returncode == 0, done.stderr
 
     def apply(self, **settings: str) -> Done:
@@ -171,7 +172,7 @@ class Firewall:
     def tables(self, family: int = 4, *words: str, backend: str | None = None) -> Done:
         """Runs iptables or ip6tables of the backend."""
         name = "iptables" if family == 4 else "ip6tables"
-        return self.where.run([f"{name}-{backend or self.backend}", "-w", *words])
+        return self.where.run([f"{name}-{backend or self.backend}", "-w", *words], env=self.env)
 
     def rule(self, family: int, *words: str) -> None:
         """Runs iptables or ip6tables, which must work."""
@@ -181,7 +182,7 @@ class Firewall:
     def saved(self, family: int, *, backend: str | None = None, table: str = "filter") -> str:
         """The rules as the kernel has them, without counters and without the time of day."""
         name = "iptables" if family == 4 else "ip6tables"
-        done = self.where.run([f"{name}-{backend or self.backend}-save", "-t", table])
+        done = self.where.run([f"{name}-{backend or self.backend}-save", "-t", table], env=self.env)
         assert done.returncode == 0, done.stderr
         lines = [line for line in done.stdout.splitlines() if not line.startswith("#")]
         return "\n".join(line.partition(" [")[0] if line[:1] == ":" else line for line in lines)

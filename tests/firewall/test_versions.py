@@ -1,0 +1,72 @@
+"""Other releases' iptables, which spell some rules otherwise: applied, verified and removed alike."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.firewall.egress import Firewall
+from tests.harness.installed import folder
+from tests.harness.networks import Networks
+
+pytestmark = pytest.mark.root
+
+SETTINGS = {
+    "allow": "172.19.0.3:80,[fd12:19::3]:80,192.168.1.0/24:443,10.0.0.5:53/udp",
+    "deny": "203.0.113.0/24,2001:db8:1::/64",
+    "dns": "192.168.1.10,fd00:1::10",
+    "ipv6": "on",
+}
+"""With these every kind of rule is there."""
+
+ROOTS = sorted(folder("iptables").glob("*/usr/sbin/xtables-nft-multi"))
+VERSIONS = {path.parents[2].name: path.parents[2] for path in ROOTS}
+
+
+@pytest.fixture(scope="module", params=sorted(VERSIONS) or ["none installed"])
+def version(request: pytest.FixtureRequest) -> Path:
+    """Where one of the others is unpacked."""
+    if request.param not in VERSIONS:
+        reason = "no other iptables to try: tests/firewall/install fetches some"
+        if os.environ.get("CI"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    return VERSIONS[request.param]
+
+
+@pytest.fixture
+def other(networks: Networks, firewall: Firewall, version: Path) -> Firewall:
+    """The script with that one, in a namespace without rules."""
+    firewall.reset()
+    (libraries,) = version.glob("usr/lib/*-linux-gnu*")
+    path = f"{version}/usr/sbin{os.pathsep}{os.environ['PATH']}"
+    env = {"LD_LIBRARY_PATH": str(libraries), "XTABLES_LIBDIR": f"{libraries}/xtables"}
+    made = Firewall(networks.proxy, firewall.backend, {"PATH": path, **env})
+    shown = networks.proxy.run([f"iptables-{firewall.backend}", "--version"], env=made.env)
+    assert version.name in shown.stdout, shown.stderr
+    return made
+
+
+@pytest.mark.parametrize("mode", ["internet", "upstream-only"])
+def test_another_version(networks: Networks, other: Firewall, mode: str) -> None:
+    """It is applied twice, verified, refuses what it should, and is gone after ``remove``."""
+    settings = {**SETTINGS, "mode": mode}
+    before = other.both()
+    other.apply(**settings)
+    once = other.both()
+    other.apply(**settings)
+    assert other.both() == once
+    code, report = other.verify(**settings)
+    assert report.surprises() == []
+    assert code == 0
+    assert other.call("remove").returncode == 0
+    assert other.both() == before
+
+
+def test_rules_of_another_version(other: Firewall, firewall: Firewall) -> None:
+    """What the other version has put in is replaced by this one's, and the other way round."""
+    other.apply(**SETTINGS)
+    firewall.apply(**SETTINGS)
+    assert firewall.verify("--rules-only", **SETTINGS)[0] == 0
+    other.apply(**SETTINGS)
+    assert other.verify("--rules-only", **SETTINGS)[0] == 0
