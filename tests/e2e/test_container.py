@@ -77,7 +77,6 @@ def test_how_the_container_is_confined(deployment: Stack) -> None:
     assert not model["PortBindings"]
 
 
-@pytest.mark.case("FW-05")
 def test_the_firewall_proves_itself(deployment: Stack, report: Report) -> None:
     """An operator's ``egress.sh verify`` in the running container is as expected throughout."""
     verified = deployment.run("proxy", "bash", EGRESS, "verify", check=False)

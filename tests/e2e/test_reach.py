@@ -23,6 +23,7 @@ from tests.e2e.harness.probes import (
     MEASURED,
     OPEN,
     REJECTED,
+    Prober,
     Report,
     Row,
     from_container,
@@ -34,6 +35,7 @@ from tests.e2e.harness.stack import Stack
 from tests.harness.networks import Networks
 
 
+@pytest.mark.case("FW-12")
 @pytest.mark.case("FW-12")
 def test_what_vllm_reaches(deployment: Stack, report: Report) -> None:
     """From the model's container nothing at all is reached, not even the proxy that asks it."""
@@ -55,24 +57,34 @@ def test_what_vllm_reaches(deployment: Stack, report: Report) -> None:
     )
 
 
-def test_what_vllm_reaches_with_all_of_roots_power(deployment: Stack, report: Report) -> None:
-    """Whoever breaks out of the model's container into its network cannot open anything to the proxy's."""
-    # A way to the proxy's other networks: by the proxy itself, as a router between them.
-    ways = [f"route add {deployment.net}.0/24 via {deployment.inner}", "address show"]
-    run(deployment.in_network("vllm", "ip", "-batch", "-"), input="\n".join(ways))
-    targets = (
-        ("the proxy's public port", f"tcp:{deployment.proxy}:8080"),
-        ("the proxy's admin port", f"tcp:{deployment.admin}:9090"),
-        ("the proxy on their network", f"tcp:{deployment.inner}:8080"),
-        ("the tunnel, through the proxy", f"tcp:{deployment.tunnel}:80"),
-        ("the monitoring, through the proxy", f"tcp:{deployment.net}.36:80"),
-        ("the host, through the proxy", f"tcp:{deployment.net}.1:22"),
-    )
+def test_what_neighbours_reach_with_all_of_roots_power(deployment: Stack, report: Report) -> None:
+    """Whoever breaks out of a neighbour's container into its network gets to no listener but its own."""
+    public, admin = proxys_ports(deployment)
     report.check(
         "From vLLM's network, with all of root's power",
-        rows(targets, CLOSED),
-        from_network_of(deployment, "vllm"),
+        rows((public, admin), CLOSED),
+        with_a_way_to_the_proxy(deployment, "vllm", deployment.inner),
     )
+    report.check(
+        "From the tunnel's network, with all of root's power",
+        [Row(*public, OPEN), Row(*admin, CLOSED)],
+        with_a_way_to_the_proxy(deployment, "cloudflared", deployment.proxy),
+    )
+
+
+def proxys_ports(stack: Stack) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Both, on the networks where they listen: the tunnel's and the monitoring's."""
+    return (
+        ("the proxy's public port", f"tcp:{stack.proxy}:8080"),
+        ("the proxy's admin port", f"tcp:{stack.admin}:9090"),
+    )
+
+
+def with_a_way_to_the_proxy(stack: Stack, neighbour: str, by: str) -> Prober:
+    """From a neighbour's network, which takes the proxy for its router to the other networks."""
+    way = f"route replace {stack.net}.0/24 via {by}\n"
+    run(stack.in_network(neighbour, "ip", "-batch", "-"), input=way)
+    return from_network_of(stack, neighbour)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +114,12 @@ def test_what_the_proxy_would_reach_without_its_firewall(
         rows(targets, OPEN),
         from_container(unprotected, "proxy"),
     )
+    for neighbour, by in (("vllm", unprotected.inner), ("cloudflared", unprotected.proxy)):
+        report.check(
+            f"From the network of {neighbour}, with all of root's power, no firewall (control)",
+            rows(proxys_ports(unprotected), OPEN),
+            with_a_way_to_the_proxy(unprotected, neighbour, by),
+        )
 
 
 @pytest.mark.case("FW-01")
@@ -119,32 +137,39 @@ def test_what_the_proxy_reaches(deployment: Stack, report: Report) -> None:
         )
 
 
-@pytest.mark.case("FW-14")
-def test_a_name_that_is_public_and_then_private(deployment: Stack, report: Report) -> None:
-    """A name whose address turns from a public into a private one leads to the public one only."""
-    reached = json.loads(
-        deployment.run("proxy", "python3", "-I", "-S", "-", user=10001, input=_REBINDING).stdout
-    )
-    place = "From the proxy's container, a name that is rebound"
-    for address, outcome in reached:
-        expected = OPEN if address == "203.0.113.10" else "rejected"
-        row = Row("rebinding.example", address, expected)
-        report.add(place, row, outcome, holds=outcome == expected)
-    assert {tuple(pair) for pair in reached} == {("203.0.113.10", OPEN), ("10.0.0.5", "rejected")}
+NAMES = ("rebinding.example",) * 4 + ("metadata.google.internal",)
 
-
-_REBINDING = """
-import json, socket
+KNOCK = """
+import json, socket, sys
 reached = []
-for _ in range(4):
-    address = socket.getaddrinfo("rebinding.example", 80, socket.AF_INET, socket.SOCK_STREAM)[0][4]
+for name in sys.argv[1:]:
+    address = socket.getaddrinfo(name, 80, socket.AF_INET, socket.SOCK_STREAM)[0][4]
     try:
         socket.create_connection(address, timeout=2).close()
-        reached.append((address[0], "open"))
+        reached.append((name, address[0], "open"))
     except ConnectionRefusedError:
-        reached.append((address[0], "rejected"))
+        reached.append((name, address[0], "rejected"))
 print(json.dumps(reached))
 """
+
+
+@pytest.mark.case("FW-08")
+@pytest.mark.case("FW-14")
+def test_names_of_private_addresses(deployment: Stack, report: Report) -> None:
+    """A name leads nowhere private, also one that was public the moment before."""
+    knock = ("python3", "-I", "-S", "-", *NAMES)
+    said = deployment.run("proxy", *knock, user=10001, input=KNOCK).stdout
+    reached = {tuple(each) for each in json.loads(said)}
+    wanted = {
+        ("rebinding.example", "203.0.113.10", OPEN),
+        ("rebinding.example", "10.0.0.5", "rejected"),
+        ("metadata.google.internal", "169.254.169.254", "rejected"),
+    }
+    for name, address, outcome in sorted(reached | wanted):
+        row = Row(name, address, outcome if (name, address, outcome) in wanted else "not that")
+        holds = (name, address, outcome) in reached & wanted
+        report.add("From the proxy's container, by name", row, outcome, holds=holds)
+    assert reached == wanted
 
 
 @pytest.mark.case("DK-01")

@@ -19,6 +19,7 @@ from tests.e2e.harness.probes import (
     CLOSED,
     OPEN,
     REJECTED,
+    Prober,
     Report,
     Row,
     from_container,
@@ -116,3 +117,39 @@ _INTERFACES = """
 import json, socket
 print(json.dumps([name for _, name in socket.if_nameindex() if name != "lo"]))
 """
+
+
+@pytest.mark.case("FW-02")
+def test_with_ipv6(engine: Engine, report: Report) -> None:
+    """On a network with IPv6 all of it is closed, and with EGRESS_IPV6=on all that is private."""
+    with Stack(engine) as stack:
+
+        def start(**environment: str) -> Prober:
+            subnets = [{"subnet": f"{stack.net}.0/28"}, {"subnet": "fd00:30::/64"}]
+            tunnel = {"enable_ipv6": True, "ipam": {"config": subnets}}
+            stack.overlay({**soon(environment=environment), "networks": {"tunnel": tunnel}})
+            stack.up()
+            return from_container(stack, "proxy")
+
+        private = rows(
+            (
+                ("the LAN", "tcp:[fd00:1::10]:80"),
+                ("the LAN, UDP", "udp:[fd00:1::10]:80"),
+                ("AWS's metadata service", "tcp:[fd00:ec2::254]:80"),
+                ("the host on the LAN", "tcp:[fd00:1::1]:22"),
+                ("the gateway", "tcp:[fd00:30::1]:22"),
+            ),
+            REJECTED,
+        )
+        public = (("the internet", "tcp:[2600::10]:443"),)
+        place = "From the proxy's container, with IPv6"
+        control = [Row(row.what, row.target, OPEN) for row in private]
+        report.check(
+            f"{place}, without the firewall (control)",
+            [*control, *rows(public, OPEN)],
+            start(EGRESS_FIREWALL="off"),
+        )
+        report.check(place, [*private, *rows(public, REJECTED)], start())
+        report.check(
+            f"{place} and EGRESS_IPV6=on", [*private, *rows(public, OPEN)], start(EGRESS_IPV6="on")
+        )

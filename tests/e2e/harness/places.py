@@ -10,6 +10,9 @@ LAN = (
     ("RFC 1918, 172.16/12", "tcp:172.16.3.4:80"),
     ("CGNAT", "tcp:100.64.0.7:80"),
     ("the metadata service", "tcp:169.254.169.254:80"),
+    ("AWS's, for containers", "tcp:169.254.170.2:80"),
+    ("Alibaba's", "tcp:100.100.100.200:80"),
+    ("Azure's", "tcp:168.63.129.16:80"),
     ("a resolver at home, UDP", "udp:192.168.1.10:53"),
     ("RFC 1918, UDP", "udp:10.0.0.5:80"),
 )
