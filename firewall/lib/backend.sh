@@ -56,7 +56,7 @@ first_line() {
 legacy_in_use() {
     local family=$1 list=/proc/net/ip_tables_names
     [[ $family == 6 ]] && list=/proc/net/ip6_tables_names
-    [[ -r $list ]] && grep -qx filter "$list"
+    read_lines "$list" && [[ " ${LINES[*]} " == *' filter '* ]]
 }
 
 # holds_engine_chains BACKEND: whether Docker's or Kubernetes' filter chains are there.
@@ -101,10 +101,11 @@ choose_backend() {
 }
 
 require_privilege() {
-    local key value capabilities=0
-    while read -r key value; do
-        [[ $key == CapEff: ]] && capabilities=$value
-    done </proc/self/status
+    local line capabilities=0
+    read_lines /proc/self/status
+    for line in "${LINES[@]}"; do
+        [[ $line == CapEff:* ]] && capabilities=${line##*[[:space:]]}
+    done
     (((16#$capabilities >> CAP_NET_ADMIN) & 1)) \
         || fail "$REFUSED" 'the capability NET_ADMIN is missing (cap_add: [NET_ADMIN], and start as root)'
 }

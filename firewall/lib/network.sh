@@ -2,6 +2,16 @@
 # What the kernel says of this network namespace: prefixes on the link, gateways, resolvers, and
 # whether it is the host's own. Read from /proc and /sys, because a small image has no `ip`.
 
+# Lines of the file that was read last.
+LINES=()
+
+# read_lines FILE: in one go. Line by line, bash reads ahead and seeks back, and a file of the kernel
+# may have changed in between; then lines are torn.
+read_lines() {
+    LINES=()
+    mapfile -t LINES 2>/dev/null <"$1" || return 1
+}
+
 # A route this wide is a way out, not a neighbourhood: the default, or one of a VPN's two halves.
 readonly LEAST_ONLINK_BITS=8
 
@@ -25,31 +35,32 @@ read_network() {
     read_resolvers
 }
 
-# Files of /proc have no size: whether one is empty shows when it is read.
 ipv6_present() {
-    [[ -r /proc/net/if_inet6 ]] && read -r _ </proc/net/if_inet6
+    read_lines /proc/net/if_inet6 && ((${#LINES[@]}))
 }
 
 read_ipv4_routes() {
-    local interface destination gateway flags mask _
-    [[ -r /proc/net/route ]] || return 0
-    while read -r interface destination gateway flags _ _ _ mask _; do
+    local line interface destination gateway flags mask _
+    read_lines /proc/net/route || return 0
+    for line in "${LINES[@]}"; do
+        read -r interface destination gateway flags _ _ _ mask _ <<<"$line"
         [[ $flags =~ ^[0-9A-F]+$ ]] || continue
         swap_bytes "$destination"
         destination=$DIGITS
         mask_bits "$mask"
         swap_bytes "$gateway"
         add_route "$interface" "$destination" "$MASK_BITS" "$DIGITS" "$((16#$flags))"
-    done </proc/net/route
+    done
 }
 
 read_ipv6_routes() {
-    local destination length gateway flags interface _
-    [[ -r /proc/net/ipv6_route ]] || return 0
-    while read -r destination length _ _ gateway _ _ _ flags interface; do
+    local line destination length gateway flags interface _
+    read_lines /proc/net/ipv6_route || return 0
+    for line in "${LINES[@]}"; do
+        read -r destination length _ _ gateway _ _ _ flags interface <<<"$line"
         (((16#$flags & ROUTE_NOT_A_LINK) == 0)) || continue
         add_route "$interface" "$destination" "$((16#$length))" "$gateway" "$((16#$flags))"
-    done </proc/net/ipv6_route
+    done
 }
 
 # add_route INTERFACE DESTINATION BITS GATEWAY FLAGS
@@ -86,18 +97,19 @@ comes_and_goes() {
 
 # The trie names an address on one line, and on the next ones what it is.
 read_own_addresses() {
-    local line address digits
-    [[ -r /proc/net/fib_trie ]] && while read -r line; do
+    local line address=
+    read_lines /proc/net/fib_trie || :
+    for line in "${LINES[@]}"; do
         case $line in
-            '|-- '*) address=${line#|-- } ;;
-            '/32 host LOCAL') parse_prefix "$address" && add_once OWN "$PREFIX" ;;
+            *'|-- '*) address=${line##*|-- } ;;
+            *'/32 host LOCAL') parse_prefix "$address" && add_once OWN "$PREFIX" ;;
         esac
-    done </proc/net/fib_trie
-    [[ -r /proc/net/if_inet6 ]] && while read -r digits line; do
-        remember_prefix "$digits" 128
+    done
+    read_lines /proc/net/if_inet6 || :
+    for line in "${LINES[@]}"; do
+        remember_prefix "${line%% *}" 128
         add_once OWN "$PREFIX"
-    done </proc/net/if_inet6
-    return 0
+    done
 }
 
 # is_own PREFIX: whether packets to that address would stay here.
@@ -140,8 +152,8 @@ read_resolvers() {
     local line word
     local -a words
     RESOLVERS=()
-    [[ -r /etc/resolv.conf ]] || return 0
-    while read -r line || [[ -n $line ]]; do
+    read_lines /etc/resolv.conf || return 0
+    for line in "${LINES[@]}"; do
         case $line in
             nameserver[[:space:]]*) line=${line#nameserver} ;;
             '# ExtServers: ['*) line=${line#*\[} line=${line%%\]*} ;;
@@ -151,7 +163,7 @@ read_resolvers() {
         for word in "${words[@]}"; do
             parse_prefix "$word" && add_once RESOLVERS "$PREFIX"
         done
-    done </etc/resolv.conf
+    done
 }
 
 # What shows that a namespace is the host's own, in HOST_SIGN; fails where nothing does.

@@ -375,14 +375,15 @@ verify_first_process() {
     fi
 }
 
-# status_of PID: one thread's status, by key, in STATUS; fails when it has gone.
+# read_status FILE: one thread's status, by key, in STATUS; fails when it has gone.
 declare -A STATUS=()
 read_status() {
-    local key value
+    local line
     STATUS=()
-    while read -r key value; do
-        STATUS[${key%:}]=$value
-    done 2>/dev/null <"$1"
+    read_lines "$1" || return 1
+    for line in "${LINES[@]}"; do
+        STATUS[${line%%:*}]=${line#*:$'\t'}
+    done
     [[ -n ${STATUS[Uid]:-} ]]
 }
 
