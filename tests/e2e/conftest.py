@@ -22,7 +22,7 @@ import pytest
 from tests.e2e.harness import neighbours, servers
 from tests.e2e.harness.engine import BUILDING, Engine, alone, missing, sweep
 from tests.e2e.harness.image import build
-from tests.e2e.harness.probes import Report, Row
+from tests.e2e.harness.probes import Report
 from tests.e2e.harness.stack import Stack
 from tests.harness.networks import Networks
 
@@ -39,7 +39,7 @@ def report(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 def usable(report: Report) -> None:
     """Skips where there is no engine; where a whole check runs, that is a failure."""
     if (lack := missing()) is not None:
-        report.add("NOT TESTED", Row("the containers", "", "an engine"), lack, holds=False)
+        report.not_tested("the containers", lack)
         message = f"no container engine: {lack}"
         if os.environ.get("CI"):
             pytest.fail(message)
@@ -67,8 +67,7 @@ def engine(usable: None, report: Report, request: pytest.FixtureRequest) -> Iter
         with Engine(networks.router.path, nameserver=servers.RESOLVER) as made:
             if not made.isolates:
                 version = ".".join(map(str, made.version()))
-                row = Row("a network without its host", "", "an engine of version 28 or newer")
-                report.add("NOT TESTED", row, f"this is version {version}", holds=False)
+                report.not_tested("a network that its host is not on", f"engine {version}, not 28")
             try:
                 yield made
             finally:

@@ -57,6 +57,21 @@ def test_what_vllm_reaches(deployment: Stack, report: Report) -> None:
     )
 
 
+def test_what_the_tunnel_reaches(deployment: Stack, report: Report) -> None:
+    """From a tunnel's container the proxy's public port, and nothing else of the deployment."""
+    public, admin = proxys_ports(deployment)
+    others = (
+        admin,
+        ("vLLM", f"tcp:{deployment.vllm}:8000"),
+        ("who is on the monitoring network", f"tcp:{deployment.net}.36:80"),
+    )
+    report.check(
+        "From the tunnel's container",
+        [Row(*public, OPEN), *rows(others, CLOSED)],
+        from_container(deployment, "cloudflared", user=0),
+    )
+
+
 def test_what_neighbours_reach_with_all_of_roots_power(deployment: Stack, report: Report) -> None:
     """Whoever breaks out of a neighbour's container into its network gets to no listener but its own."""
     public, admin = proxys_ports(deployment)

@@ -9,7 +9,7 @@ from tests.e2e.harness.chat import KEY, Chat
 from tests.e2e.harness.engine import Engine
 from tests.e2e.harness.image import IMAGE
 from tests.e2e.harness.places import HOST, INTERNET, LAN, rows
-from tests.e2e.harness.probes import CLOSED, Report, Row, from_container
+from tests.e2e.harness.probes import CLOSED, Report, from_container
 from tests.e2e.harness.stack import Stack
 from tests.harness.engines import KINDS, cache
 from tests.harness.networks import Networks
@@ -52,7 +52,7 @@ def installed(report: Report) -> None:
     if lack is None and python.parents[1] == Path("/usr"):
         lack = "its Python is the system's own, which a container has not"
     if lack is not None:
-        report.add("NOT TESTED", Row("the real vLLM in a container", "", ""), lack, holds=False)
+        report.not_tested("the real vLLM in a container", lack)
         pytest.skip(lack)
 
 

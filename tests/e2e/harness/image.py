@@ -23,6 +23,7 @@ IMAGE = "bulwark-e2e"
 """The name of what is built, for the tests' own containers; the compose files have one of their own."""
 
 BUILD_SECONDS = 500.0
+CACHE_SIZE = "1gb"
 
 _MADE_FROM = "made-from"
 _CA_SETTINGS = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
@@ -52,7 +53,9 @@ def build(engine: Engine, *tags: str) -> str:
         timeout=BUILD_SECONDS,
         cwd=ROOT,
     )
-    engine.docker("image", "prune", "--force")  # the one before
+    # The cache is for the next build; what earlier ones left behind goes.
+    engine.docker("image", "prune", "--force")
+    engine.docker("builder", "prune", "--force", f"--keep-storage={CACHE_SIZE}")
     return done.stderr
 
 

@@ -130,8 +130,8 @@ class Stack:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout=1")
 
     def container(self, service: str) -> str:
-        """The number of a service's container, which runs or has run."""
-        return self.compose("ps", "--all", "--quiet", service).stdout.strip()
+        """The name of a service's container."""
+        return f"{self._env['COMPOSE_PROJECT_NAME']}-{service}-1"
 
     def inspect(self, service: str) -> Any:
         """All that the engine knows about a service's container."""
@@ -139,7 +139,8 @@ class Stack:
 
     def health(self, service: str = "proxy") -> str:
         """``starting``, ``healthy`` or ``unhealthy``."""
-        return str(self.inspect(service)["State"]["Health"]["Status"])
+        template = "{{.State.Health.Status}}"
+        return self.engine.docker("inspect", "-f", template, self.container(service)).stdout.strip()
 
     def until_health(
         self, wanted: str, service: str = "proxy", within: float = UP_SECONDS
