@@ -50,16 +50,20 @@ def good(firewall: Firewall, rules: tuple[str, str]) -> Firewall:
 
 RIGHT = {
     "by default": {},
-    "with IPv6 open": {"ipv6": "on"},
-    "in upstream-only mode": {"mode": "upstream-only"},
-    "with exceptions of every kind": {
+    "with IPv6 open and more to reject": {
+        "ipv6": "on",
+        "deny": "203.0.113.0/24,2001:db8:1::/64,google",
+    },
+    "with exceptions of every kind and resolvers": {
         "mode": "upstream-only",
         "allow": "172.19.0.3:80,[fd12:19::3]:80,192.168.1.0/24:443,10.0.0.5:53/udp,vllm:8000",
+        "dns": "192.168.1.10,8.8.8.8,fd00:1::10",
     },
-    "with an upstream that is not there yet": {"allow": "172.19.0.99:80,[fd12:19::99]:80"},
-    "with more to reject": {"deny": "203.0.113.0/24,2001:db8:1::/64,google"},
-    "with resolvers": {"mode": "upstream-only", "dns": "192.168.1.10,8.8.8.8,fd00:1::10"},
-    "without any resolver": {"dns": "none"},
+    "with an upstream that is not there yet, and no resolver": {
+        "mode": "upstream-only",
+        "allow": "172.19.0.99:80,[fd12:19::99]:80",
+        "dns": "none",
+    },
 }
 
 
@@ -362,7 +366,6 @@ FIRST = {
     "root": ([], True),
     "the server": ([*AS_SERVER, *POWERLESS], False),
     "the server with a bounding set": ([*AS_SERVER, "--no-new-privs"], True),
-    "root without capabilities": ([*POWERLESS], True),
 }
 
 
