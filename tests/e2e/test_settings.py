@@ -119,9 +119,10 @@ print(json.dumps([name for _, name in socket.if_nameindex() if name != "lo"]))
 """
 
 
+@pytest.mark.case("DK-02")
 @pytest.mark.case("FW-02")
 def test_with_ipv6(engine: Engine, report: Report) -> None:
-    """On a network with IPv6 all of it is closed, and with EGRESS_IPV6=on all that is private."""
+    """On a network with IPv6 it becomes healthy; IPv6 is closed, and with EGRESS_IPV6=on what is private."""
     with Stack(engine) as stack:
 
         def start(**environment: str) -> Prober:

@@ -5,11 +5,11 @@ build, as docker/Dockerfile's first lines say, and so into no layer.
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from tests.e2e.harness.engine import Engine, home
@@ -20,7 +20,7 @@ BASE = "debian:trixie-slim"
 """What the Dockerfile builds on: here a stand-in of the same name and make."""
 
 IMAGE = "bulwark-e2e"
-"""The name of what is built, for the tests' own containers; the compose files have one of their own."""
+"""The name of what is built, in place of the one in compose.yaml."""
 
 BUILD_SECONDS = 500.0
 CACHE_SIZE = "1gb"
@@ -41,29 +41,41 @@ def import_base(engine: Engine) -> None:
         engine.docker("import", *options, str(home() / "base.tar"), BASE)
 
 
-def build(engine: Engine, *tags: str) -> str:
-    """Builds docker/Dockerfile under these names; gives what the build printed."""
+def build(engine: Engine) -> None:
+    """Builds the image as an operator does, by ``docker compose build``.
+
+    In the system's own network, for there is no other, and with `_secrets`.
+    """
     import_base(engine)
-    done = engine.docker(
-        *("build", "--progress=plain", "--network=host", "--file", "docker/Dockerfile"),
-        *(option for tag in (IMAGE, *tags) for option in ("--tag", tag)),
-        *_secrets(engine.folder),
-        ".",
-        env={"DOCKER_BUILDKIT": "1"},
+    secrets = _secrets(engine.folder)
+    build = {"network": "host", "secrets": list(secrets)}
+    overlay = engine.folder / "build.json"
+    overlay.write_text(
+        json.dumps(
+            {
+                "services": {"proxy": {"build": build}},
+                "secrets": {name: {"file": str(path)} for name, path in secrets.items()},
+            }
+        )
+    )
+    engine.docker(
+        *("compose", "--progress=plain", "--file", "docker/compose.yaml", "--file", str(overlay)),
+        *("build", "proxy"),
+        env={"BULWARK_IMAGE": IMAGE},
         timeout=BUILD_SECONDS,
         cwd=ROOT,
     )
     # The cache is for the next build; what earlier ones left behind goes.
     engine.docker("image", "prune", "--force")
     engine.docker("builder", "prune", "--force", f"--keep-storage={CACHE_SIZE}")
-    return done.stderr
 
 
-def _secrets(folder: Path) -> Iterable[str]:
+def _secrets(folder: Path) -> dict[str, Path]:
     """This machine's CA and index, where it has settings for them."""
+    found = {}
     for name in _CA_SETTINGS:
         if (path := os.environ.get(name)) and Path(path).is_file():
-            yield from ("--secret", f"id=ca,src={path}")
+            found["ca"] = Path(path)
             break
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"],
@@ -72,9 +84,9 @@ def _secrets(folder: Path) -> Iterable[str]:
         check=True,
     )
     if settings := pip_settings(listed.stdout):
-        made = folder / "pip.conf"
-        made.write_text("\n".join(["[global]", *settings, ""]))
-        yield from ("--secret", f"id=pip_conf,src={made}")
+        found["pip_conf"] = folder / "pip.conf"
+        found["pip_conf"].write_text("\n".join(["[global]", *settings, ""]))
+    return found
 
 
 def pip_settings(listed: str) -> list[str]:
