@@ -56,7 +56,7 @@ first_line() {
 legacy_in_use() {
     local family=$1 list=/proc/net/ip_tables_names
     [[ $family == 6 ]] && list=/proc/net/ip6_tables_names
-    read_lines "$list" && [[ " ${LINES[*]} " == *' filter '* ]]
+    read_lines "$list" && [[ " ${TEXT_LINES[*]} " == *' filter '* ]]
 }
 
 # holds_engine_chains BACKEND: whether Docker's or Kubernetes' filter chains are there.
@@ -103,7 +103,7 @@ choose_backend() {
 require_privilege() {
     local line capabilities=0
     read_lines /proc/self/status
-    for line in "${LINES[@]}"; do
+    for line in "${TEXT_LINES[@]}"; do
         [[ $line == CapEff:* ]] && capabilities=${line##*[[:space:]]}
     done
     (((16#$capabilities >> CAP_NET_ADMIN) & 1)) \
@@ -163,7 +163,11 @@ take_out() {
     local line ours=0
     REMOVED=0
     [[ $2 != legacy ]] || legacy_in_use "$1" || return 0
-    read_rules "$1" "$2" || return 1
+    if ! read_rules "$1" "$2"; then
+        # A kernel without nf_tables has no rules there.
+        [[ $2 == nft && $OFFENCE == *'not supported'* ]]
+        return
+    fi
     for line in "${RULES[@]}"; do
         [[ $line == :BULWARK-* ]] && ours=1
         [[ $line == '-A BULWARK-'* ]] && REMOVED=$((REMOVED + 1))

@@ -3,13 +3,13 @@
 # whether it is the host's own. Read from /proc and /sys, because a small image has no `ip`.
 
 # Lines of the file that was read last.
-LINES=()
+TEXT_LINES=()
 
 # read_lines FILE: in one go. Line by line, bash reads ahead and seeks back, and a file of the kernel
 # may have changed in between; then lines are torn.
 read_lines() {
-    LINES=()
-    mapfile -t LINES 2>/dev/null <"$1" || return 1
+    TEXT_LINES=()
+    mapfile -t TEXT_LINES 2>/dev/null <"$1" || return 1
 }
 
 # A route this wide is a way out, not a neighbourhood: the default, or one of a VPN's two halves.
@@ -36,13 +36,13 @@ read_network() {
 }
 
 ipv6_present() {
-    read_lines /proc/net/if_inet6 && ((${#LINES[@]}))
+    read_lines /proc/net/if_inet6 && ((${#TEXT_LINES[@]}))
 }
 
 read_ipv4_routes() {
     local line interface destination gateway flags mask _
     read_lines /proc/net/route || return 0
-    for line in "${LINES[@]}"; do
+    for line in "${TEXT_LINES[@]}"; do
         read -r interface destination gateway flags _ _ _ mask _ <<<"$line"
         [[ $flags =~ ^[0-9A-F]+$ ]] || continue
         swap_bytes "$destination"
@@ -56,7 +56,7 @@ read_ipv4_routes() {
 read_ipv6_routes() {
     local line destination length gateway flags interface _
     read_lines /proc/net/ipv6_route || return 0
-    for line in "${LINES[@]}"; do
+    for line in "${TEXT_LINES[@]}"; do
         read -r destination length _ _ gateway _ _ _ flags interface <<<"$line"
         (((16#$flags & ROUTE_NOT_A_LINK) == 0)) || continue
         add_route "$interface" "$destination" "$((16#$length))" "$gateway" "$((16#$flags))"
@@ -99,14 +99,14 @@ comes_and_goes() {
 read_own_addresses() {
     local line address=
     read_lines /proc/net/fib_trie || :
-    for line in "${LINES[@]}"; do
+    for line in "${TEXT_LINES[@]}"; do
         case $line in
             *'|-- '*) address=${line##*|-- } ;;
             *'/32 host LOCAL') parse_prefix "$address" && add_once OWN "$PREFIX" ;;
         esac
     done
     read_lines /proc/net/if_inet6 || :
-    for line in "${LINES[@]}"; do
+    for line in "${TEXT_LINES[@]}"; do
         remember_prefix "${line%% *}" 128
         add_once OWN "$PREFIX"
     done
@@ -153,7 +153,7 @@ read_resolvers() {
     local -a words
     RESOLVERS=()
     read_lines /etc/resolv.conf || return 0
-    for line in "${LINES[@]}"; do
+    for line in "${TEXT_LINES[@]}"; do
         case $line in
             nameserver[[:space:]]*) line=${line#nameserver} ;;
             '# ExtServers: ['*) line=${line#*\[} line=${line%%\]*} ;;

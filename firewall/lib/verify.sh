@@ -381,7 +381,7 @@ read_status() {
     local line
     STATUS=()
     read_lines "$1" || return 1
-    for line in "${LINES[@]}"; do
+    for line in "${TEXT_LINES[@]}"; do
         STATUS[${line%%:*}]=${line#*:$'\t'}
     done
     [[ -n ${STATUS[Uid]:-} ]]

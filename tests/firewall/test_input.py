@@ -6,6 +6,7 @@ by a ``getent`` of the test's, so that no test asks a resolver.
 
 import os
 import random
+import re
 import socket
 import subprocess
 from collections import Counter
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.firewall.egress import BASH, SCRIPT
+
+README = SCRIPT.parent / "README.md"
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -382,3 +385,17 @@ def test_without_the_privilege(run: Run, command: str) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("egress: the capability NET_ADMIN is missing")
     assert "cap_add" in line
+
+
+def test_the_table_of_settings_is_complete(run: Run) -> None:
+    """The README names every setting that is known, with the default that is in force."""
+    table = re.findall(
+        r"^\| `([A-Z_0-9]+)` \| (?:`([^`]+)`|none|unset) \|", README.read_text(), re.MULTILINE
+    )
+    for name, default in table:
+        known = run("print", **{name: default}) if default else run("print")
+        assert known.stdout == run("print").stdout, name
+    source = (SCRIPT.parent / "lib" / "input.sh").read_text()
+    assert {name for name, _ in table} == set(
+        re.findall(r"\b(?:EGRESS_[A-Z0-9]+|PROXY_PORT)\b", source)
+    )
