@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
+
+import pytest
 
 from tests.harness.networks import Namespace, Networks
 
@@ -26,6 +28,13 @@ Done = subprocess.CompletedProcess[str]
 def tools_missing() -> list[str]:
     """The programs that these tests call and this machine lacks."""
     return [tool for tool in TOOLS if shutil.which(tool) is None]
+
+
+def leave_out(reason: str) -> NoReturn:
+    """Skips a test that cannot run here; where CI is set, that is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @functools.cache

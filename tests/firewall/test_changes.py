@@ -265,9 +265,13 @@ def test_without_the_privilege(bare: Firewall, privilege: tuple[str, ...]) -> No
 CONTAINERS = "--bounding-set=-all,+net_admin,+setuid,+setgid,+setpcap"
 """What a container of ours has: never NET_RAW."""
 
-READ_ONLY = (
-    'for each in /tmp /run /var/tmp /dev/shm; do mount -t tmpfs -o ro none $each; done; exec "$@"'
-)
+READ_ONLY = """
+for each in /tmp /run /var/tmp /dev/shm; do
+    mount --bind $each $each
+    mount -o remount,bind,ro $each
+done
+exec "$@"
+"""
 
 
 def test_in_a_container_of_ours(bare: Firewall) -> None:
