@@ -2,7 +2,7 @@
 # iptables itself: which of its two backends, what a table holds now, and changing it atomically.
 
 declare -A TOOLS=([4]=iptables [6]=ip6tables)
-declare -ri CAP_NET_ADMIN=12
+declare -ri CAP_NET_ADMIN=12 CAP_NET_RAW=13
 
 BACKEND=
 # The rules of one family's filter table as iptables-save prints them, with and without counters.
@@ -79,6 +79,10 @@ COMMIT
 
 # backend_works BACKEND: leaves the rules of IPv4 in RULES; fails with a reason in OFFENCE.
 backend_works() {
+    if [[ $1 == legacy ]] && ! has_capability "$CAP_NET_RAW"; then
+        OFFENCE='the legacy backend needs the capability NET_RAW, too'
+        return 1
+    fi
     restore 4 "$1" "$TRIAL" --test && read_rules 4 "$1"
 }
 
@@ -101,13 +105,18 @@ choose_backend() {
 }
 
 require_privilege() {
+    has_capability "$CAP_NET_ADMIN" \
+        || fail "$REFUSED" 'the capability NET_ADMIN is missing (cap_add: [NET_ADMIN], and start as root)'
+}
+
+# has_capability NUMBER
+has_capability() {
     local line capabilities=0
     read_lines /proc/self/status
     for line in "${TEXT_LINES[@]}"; do
         [[ $line == CapEff:* ]] && capabilities=${line##*[[:space:]]}
     done
-    (((16#$capabilities >> CAP_NET_ADMIN) & 1)) \
-        || fail "$REFUSED" 'the capability NET_ADMIN is missing (cap_add: [NET_ADMIN], and start as root)'
+    (((16#$capabilities >> $1) & 1))
 }
 
 # The legacy backend locks a file in /run, which a read-only container has not got. Any file that is
@@ -163,6 +172,11 @@ take_out() {
     local line ours=0
     REMOVED=0
     [[ $2 != legacy ]] || legacy_in_use "$1" || return 0
+    if [[ $2 == legacy ]] && ! has_capability "$CAP_NET_RAW"; then
+        # Nor could an earlier run of ours put any there.
+        say "notice: the legacy rules of IPv$1 were not looked at: that needs the capability NET_RAW"
+        return
+    fi
     if ! read_rules "$1" "$2"; then
         # A kernel without nf_tables has no rules there.
         [[ $2 == nft && $OFFENCE == *'not supported'* ]]
