@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,12 +69,19 @@ def hammering(where: Namespace) -> Iterator[Hammering]:
 LINE_BY_LINE = """
 exec 3<>"/dev/tcp/$1/$2"
 read -r -u 3 banner && echo "$banner"
-while read -r line; do echo "$line" >&3 && read -r -u 3 back && echo "$back"; done
+while read -r line; do
+    { echo "$line" >&3 && read -r -u 3 back; } 2>/dev/null || exit
+    echo "$back"
+done
 """
 
 
+SILENCE_SECONDS = 1.0
+"""After so long without an answer, on one machine, none will come."""
+
+
 class Conversation:
-    """A connection on which each line is answered with the same line."""
+    """A connection on which each line is answered with the same line, as long as it holds."""
 
     def __init__(self, where: Namespace, host: str, port: int) -> None:
         argv = ["bash", "-c", LINE_BY_LINE, "bash", host, str(port)]
@@ -81,15 +89,17 @@ class Conversation:
         self.banner = self._read()
 
     def say(self, line: str) -> str:
-        """What comes back."""
+        """What comes back, if anything does."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return self._read()
 
     def _read(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        output = self._process.stdout
+        assert output is not None
+        ready, _, _ = select.select([output], [], [], SILENCE_SECONDS)
+        return output.readline().strip() if ready else ""
 
 
 def test_applying_again_leaks_nothing(
@@ -154,3 +164,22 @@ def test_connections_outlive_a_change(place: Networks, firewall: Firewall) -> No
     for turn in range(3):
         firewall.apply(**IN_TURN[0], dns=("none", "8.8.8.8", "1.1.1.1")[turn])
         assert [one.say(f"line {turn}") for one in conversations] == [f"line {turn}"] * 4
+
+
+def test_flows_from_before_end(place: Networks, firewall: Firewall) -> None:
+    """What was opened before there were rules, and they do not allow, ends: it is no reply."""
+    firewall.reset()
+    forbidden = [
+        Conversation(place.proxy, "10.0.0.5", PORT),
+        Conversation(place.proxy, "fd00:1::10", PORT),
+        Conversation(place.upstream, "172.19.0.2", 8080),
+        Conversation(place.upstream, "fd12:19::2", 8080),
+    ]
+    allowed = [
+        Conversation(place.proxy, "172.19.0.3", 80),
+        Conversation(place.tunnel, "fd12:18::2", 8080),
+    ]
+    assert [one.say("before") for one in (*forbidden, *allowed)] == ["before"] * 6
+    firewall.apply(**IN_TURN[0])
+    assert [one.say("after") for one in forbidden] == [""] * 4
+    assert [one.say("after") for one in allowed] == ["after"] * 2
