@@ -23,7 +23,6 @@ RESOLVERS = {
 }
 
 
-@pytest.mark.case("FW-07")
 @pytest.mark.parametrize(("file", "settings", "told"), RESOLVERS.values(), ids=RESOLVERS.keys())
 def test_a_resolver_that_is_cut_off(
     networks: Networks, firewall: Firewall, file: str, settings: dict[str, str], told: bool
