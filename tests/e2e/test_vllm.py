@@ -23,8 +23,8 @@ def overlay() -> str:
     """The installation of `scripts/engines`, in a container of the proxy's image instead of vLLM's own."""
     home = cache() / KIND.home
     python = (home / "venv/bin/python").resolve()
-    (numa,) = [*Path("/usr/lib").glob("*/libnuma.so.1")][:1]
-    mounts = [f"{path}:{path}:ro" for path in (home, python.parents[1], numa)]
+    numa = Path("/usr/lib").glob("*/libnuma.so.1")
+    mounts = [f"{path}:{path}:ro" for path in (home, python.parents[1], *numa)]
     environment = {
         "PATH": f"{home}/venv/bin:/usr/bin:/bin",
         **KIND.environment,
