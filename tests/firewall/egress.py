@@ -20,7 +20,7 @@ BASH = shutil.which("bash") or "bash"
 CHAINS = ("BULWARK-OUT", "BULWARK-IN", "BULWARK-FWD")
 USER = 10001
 
-TOOLS = ("iptables", "ip6tables", "setpriv", "getent")
+TOOLS = ("iptables", "ip6tables", "setpriv", "unshare", "nsenter", "mount", "getent")
 
 Done = subprocess.CompletedProcess[str]
 

@@ -4,6 +4,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 import pytest
 
@@ -377,8 +378,8 @@ def test_the_first_process(good: Firewall, setpriv: list[str], surprising: bool)
     first = good.where.popen(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *ready])
     assert first.stdout is not None
     first.stdout.readline()
-    children = good.where.run(["pgrep", "-P", str(first.pid)]).stdout.split()
-    argv = ["nsenter", "--pid", "--mount", "--target", children[0], BASH, str(SCRIPT)]
+    (child,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    argv = ["nsenter", "--pid", "--mount", "--target", child, BASH, str(SCRIPT)]
     done = good.where.run([*argv, "verify", "--json"], env=good.environment(GOOD))
     first.kill()
     report = Report.read(done.stdout)
