@@ -157,6 +157,23 @@ def test_serve_says_where_and_ends_with_0(
     assert events[-2:] == ["draining", "stopped"]
 
 
+def test_a_signal_while_it_still_imports_ends_it() -> None:
+    """By a handler of its own, which a container's first process needs to be ended at all."""
+    with subprocess.Popen(
+        # Tells each import on standard error, as it is done.
+        [sys.executable, "-X", "importtime", "-m", "proxy", "serve"],
+        env=environment(api_keys=KEY, port="0", admin_port="0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert any("starlette" in line for line in process.stderr), "it has not begun to import"
+        process.terminate()
+        out, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+
+
 FROZEN = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count(), file=sys.stderr))
