@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +67,12 @@ def missing() -> str | None:
 def alone() -> Iterator[None]:
     """Keeps a second run away from the engine's store."""
     with (home() / ".store.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Past what collects the output of tests: nobody would know what is waited for.
+            print("\nanother run has the engine's store; waiting …", file=sys.__stderr__)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
