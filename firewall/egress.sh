@@ -27,10 +27,16 @@ fi
 . "$HERE/lib/network.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/rules.sh
 . "$HERE/lib/rules.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/render.sh
+. "$HERE/lib/render.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/backend.sh
 . "$HERE/lib/backend.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/verify.sh
 . "$HERE/lib/verify.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/probes.sh
+. "$HERE/lib/probes.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/processes.sh
+. "$HERE/lib/processes.sh"
 
 COMMAND='' AS_JSON=false RULES_ONLY=false FAMILIES='4 6'
 

@@ -146,7 +146,10 @@ plan_from_rules() {
         case $line in
             :BULWARK-*) line=${line#:} && PLAN_CHAINS+=("${line%% *}") ;;
             '-A BULWARK-'*) PLAN_RULES+=("$line") ;;
-            '-A '*' -j BULWARK-'*) jump_of "$line" && PLAN_JUMPS+=("$JUMP") ;;
+            '-A '*' -j BULWARK-'*)
+                jump_of "$line" || continue
+                PLAN_JUMPS+=("$JUMP")
+                ;;
         esac
     done
 }

@@ -161,7 +161,8 @@ read_resolvers() {
         esac
         read -ra words <<<"$line"
         for word in "${words[@]}"; do
-            parse_prefix "$word" && add_once RESOLVERS "$PREFIX"
+            parse_prefix "$word" || continue
+            add_once RESOLVERS "$PREFIX"
         done
     done
 }
