@@ -299,6 +299,15 @@ def test_a_name_of_the_lan_over_ipv6(place: Networks, firewall: Firewall, ipv6: 
     assert {answer.outcome for answer in answers} == {"refused", "prohibited"}
 
 
+def test_neighbours_are_found(place: Networks, firewall: Firewall) -> None:
+    """The kernel may still ask who has an IPv6 address: by multicast, which is refused otherwise."""
+    firewall.hold(mode="upstream-only", allow="[fd12:19::3]:80,[2600::10]:80")
+    place.proxy.ip("neighbour flush dev tunnel", "neighbour flush dev upstream")
+    place.upstream.ip("neighbour flush dev upstream")
+    answers = place.proxy.probe("tcp:[fd12:19::3]:80", "tcp:[2600::10]:80")
+    assert all(answer.open for answer in answers.values()), answers
+
+
 @pytest.mark.case("FW-07")
 @pytest.mark.parametrize("mode", ["internet", "upstream-only"])
 def test_the_engines_resolver_answers(place: Networks, firewall: Firewall, mode: str) -> None:

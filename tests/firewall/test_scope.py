@@ -9,6 +9,9 @@ from tests.harness.networks import Answer, Namespace, Networks
 
 pytestmark = pytest.mark.root
 
+CLOSED = 81
+"""A port that an administrator of the host has closed to everybody."""
+
 HOST_CHAINS = ["DOCKER", "DOCKER-USER", "KUBE-SERVICES", "CNI-FORWARD", "cali-INPUT"]
 
 
@@ -36,8 +39,9 @@ def home(networks: Networks) -> Home:
     networks.router.ip(
         "route add 172.17.0.0/16 via 192.168.7.10", "route add fd12:17::/64 via fd00:7::10"
     )
+    host.ip(f"address add {PUBLIC_OWN}/32 dev lo")
     for one in (networks.lan, networks.internet, container):
-        one.serve(80)
+        one.serve(80, CLOSED)
     host.serve(80, 8000)
     return Home(networks, host, container)
 
@@ -48,7 +52,8 @@ def host(home: Home, backend: str) -> Firewall:
     made = Firewall(home.host, backend, {"EGRESS_SCOPE": "uid", "EGRESS_UID": str(USER)})
     made.reset(
         "*filter\n:DOCKER - [0:0]\n:DOCKER-USER - [0:0]\n"
-        "-A FORWARD -j DOCKER-USER\n-A DOCKER-USER -j RETURN\nCOMMIT"
+        "-A FORWARD -j DOCKER-USER\n-A DOCKER-USER -j RETURN\n"
+        f"-A OUTPUT -p tcp -m tcp --dport {CLOSED} -j REJECT --reject-with tcp-reset\nCOMMIT"
     )
     return made
 
@@ -103,7 +108,9 @@ LAN = ("192.168.1.10", "10.0.0.5", "169.254.169.254", "100.64.0.7", "fd00:1::10"
 INTERNET = ("203.0.113.10", "8.8.8.8")
 INTERNET_6 = ("2001:db8:1::10", "2600::10")
 CONTAINERS = ("172.17.0.2", "fd12:17::2")
-OWN = ("127.0.0.1", "::1", "172.17.0.1", "192.168.7.10", "fd12:17::1", "fd00:7::10")
+PUBLIC_OWN = "198.51.100.77"
+"""An address that the host has itself, in no range and on no link."""
+OWN = (PUBLIC_OWN, "127.0.0.1", "::1", "172.17.0.1", "192.168.7.10", "fd12:17::1", "fd00:7::10")
 
 
 def both(*addresses: str, port: int = 80) -> list[str]:
@@ -141,6 +148,16 @@ def test_the_hosts_other_traffic_is_left_alone(home: Home, host: Firewall) -> No
     ours = [line for saved in host.both() for line in saved.splitlines() if "BULWARK" in line]
     assert not any(line.startswith(("-A INPUT", "-A FORWARD")) for line in ours)
     assert sum(line.startswith("-A OUTPUT") for line in ours) == 2
+
+
+def test_the_administrators_rules_are_still_asked(home: Home, host: Firewall) -> None:
+    """What is open to the proxy's user by our rules may be closed by those of the host."""
+    host.apply(allow=f"10.0.0.5:{CLOSED}")
+    targets = both("203.0.113.10", "10.0.0.5", port=CLOSED)
+    answers = home.host.probe(*targets, user=USER)
+    assert reached(answers) == {f"udp:203.0.113.10:{CLOSED}"}
+    host.reset()
+    assert reached(home.host.probe(*targets, user=USER)) == set(targets)
 
 
 def test_exceptions_of_the_user(home: Home, host: Firewall) -> None:
