@@ -90,8 +90,7 @@ def test_an_upstream_on_this_machine(engine: Engine, networks: Networks, report:
 def test_an_upstream_without_a_network(engine: Engine, networks: Networks, report: Report) -> None:
     """By a Unix socket a chat works, although the model has no network and the proxy no exception."""
     files = ("compose.yaml", "compose.uds.yaml", "compose.demo.yaml")
-    env = {"DEMO_LISTEN": "--uds /run/vllm/vllm.sock"}
-    with Stack(engine, files, soon(), env) as stack:
+    with Stack(engine, files, soon()) as stack:
         stack.up()
         assert stack.inspect("vllm")["HostConfig"]["NetworkMode"] == "none"
         assert not json.loads(stack.run("vllm", "python3", "-c", _INTERFACES, user=10001).stdout), (
