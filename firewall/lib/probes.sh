@@ -165,13 +165,12 @@ send_probes() {
 }
 
 # never_left INDEX: whether the probe's answer shows that no packet was sent. UDP is told of what its
-# first packet met elsewhere when it sends a second, which no probe does; so what TCP is told counts
-# where UDP to the same place was told it, too. TCP to a group there is not.
+# first packet met elsewhere when it sends a second, which no probe does; so such an answer counts
+# where UDP to the same place had it, too. TCP to a group there is not.
 never_left() {
     local answer=${answers[$1]-} place=${PROBE_TARGETS[$1]} other
     [[ $answer =~ $NO_SUCH_PACKET ]] && return
     [[ $answer =~ $NO_WAY ]] || return
-    [[ ${PROBE_PROTOCOLS[$1]} != udp ]] || return 0
     [[ $place == ::ffff:*.* ]] && place=${place##*:}
     parse_prefix "$place" && kind_of "$PREFIX"
     [[ $KIND != multicast ]] || return 0
