@@ -33,6 +33,7 @@ deciding_rule() {
     case ${STEP_VERDICTS[$1]} in
         accept) render "$1" "${STEP_PROTOCOLS[$1]}" "$TARGET" ;;
         drop) render "$1" "${STEP_PROTOCOLS[$1]}" DROP ;;
+        mark) render "$1" "${STEP_PROTOCOLS[$1]}" "CONNMARK --set-xmark $LET_IN" ;;
         reject)
             if [[ $2 == tcp ]]; then
                 render "$1" tcp 'REJECT --reject-with tcp-reset'

@@ -2,10 +2,16 @@
 # What the settings and the network mean as rules. Decides, and touches nothing.
 #
 # A step is one line of the order that README.md explains: a chain, a verdict, what it matches, and
-# its name. A chain is a list of steps, first match wins; verify reads the same steps that the rules
-# are rendered from.
+# its name. A chain is a list of steps, first match wins (but for a mark, which decides nothing);
+# verify reads the same steps that the rules are rendered from.
 
 readonly LIST_OF_RANGES=$HERE/ranges.txt
+# On flows that came in and were let in; what OUT calls a reply has it. The one bit of a connection's
+# mark that nobody claims: kube-proxy and CNI have 0xe000, Calico, Tailscale and others what is above,
+# Istio (0x539), Cilium and the CNI of a cloud what is below. A mark lives in connection tracking,
+# so it outlives the rules that set it.
+readonly LET_IN=0x1000/0x1000
+
 readonly DOCKER_RESOLVER=127.0.0.11/32
 parse_prefix "$DOCKER_RESOLVER"
 
@@ -15,7 +21,7 @@ RANGES=()
 UPSTREAM_LINKS=()
 
 # The plan for one family: its chains, their jumps as `HOOK CHAIN MATCHES`, the steps, the rules.
-PLAN_CHAINS=() PLAN_JUMPS=() PLAN_RULES=()
+PLAN_CHAINS=() PLAN_JUMPS=() PLAN_RULES=() ANSWERS=''
 STEP_CHAINS=() STEP_VERDICTS=() STEP_ADDRESSES=() STEP_PROTOCOLS=() STEP_MATCHES=() STEP_NAMES=()
 
 read_ranges() {
@@ -53,18 +59,33 @@ step() {
 
 plan_out() {
     local family=$1
+    # The kernel's own: nobody without CAP_NET_RAW can send these. First, because it asks for
+    # neighbours before an address is its own.
+    [[ $family == 6 ]] && plan_neighbours BULWARK-OUT 133 135 136
+    # A reset by the rules below comes over loopback, in the name of whoever was asked. Connection
+    # tracking makes no flow of it.
+    [[ $SCOPE == uid ]] || step BULWARK-OUT accept '-o lo' tcp '-m tcp --tcp-flags RST RST' 'resets'
+    # IPv6 lets any process send from any address (IPV6_FREEBIND). Over loopback, connection tracking
+    # would take that for a flow from there, and what follows for replies.
+    step BULWARK-OUT drop '' '' '-m addrtype ! --src-type LOCAL' "not an own address"
     plan_out_loopback "$family"
     # REPLY: packets that answer a flow which came in. A flow that this side opened is judged by the
     # rules below with each packet, so that one opened before them, or under wider ones, ends.
-    step BULWARK-OUT accept '' '' '-m conntrack --ctstate ESTABLISHED --ctdir REPLY' 'replies'
-    # The kernel's own: nobody without CAP_NET_RAW can send these.
-    [[ $family == 6 ]] && plan_neighbours BULWARK-OUT 133 135 136
+    answers
+    step BULWARK-OUT accept '' '' "$ANSWERS" 'replies'
     plan_exceptions "$family"
     plan_dns "$family"
     plan_denied "$family"
     [[ $MODE == internet ]] && plan_neighbourhood "$family"
     plan_ranges "$family"
     plan_end "$family"
+}
+
+# What answers a flow that was let in. One that was tracked before there were rules, or whose packets
+# they reject, has no mark. In uid scope nothing that comes in is judged, so there is none to ask for.
+answers() {
+    ANSWERS='-m conntrack --ctstate ESTABLISHED --ctdir REPLY'
+    [[ $SCOPE == uid ]] || ANSWERS+=" -m connmark --mark $LET_IN"
 }
 
 plan_out_loopback() {
@@ -166,6 +187,8 @@ plan_in() {
     # must not reach what listens on another.
     step BULWARK-IN drop '' '' '-m addrtype ! --dst-type LOCAL --limit-iface-in' 'own address only'
     plan_in_exceptions "$family"
+    # What is left alone here is a client's: it may be answered.
+    step BULWARK-IN mark '' '' '' 'may be answered'
 }
 
 # Without these, a path with a small MTU behind a gateway that is an exception would swallow
@@ -209,7 +232,7 @@ upstream_links() {
 # An exception is whom an engine's exploit would own: it gets replies, and opens nothing. What comes
 # to a published port has the gateway's address, so a gateway may still open that one.
 plan_in_exceptions() {
-    local family=$1 entry host text address gateway
+    local family=$1 entry host text address gateway verdict
     local -A seen=()
     for entry in "${ALLOW[@]}"; do
         read -r host _ _ text <<<"$entry"
@@ -218,8 +241,11 @@ plan_in_exceptions() {
             [[ -n ${seen[$address]:-} ]] && continue
             seen[$address]=true
             for gateway in "${GATEWAYS[@]}"; do
-                contains "$address" "$gateway" && step BULWARK-IN accept "-s $gateway" tcp \
-                    "-m tcp --dport $PUBLIC_PORT" "published ${gateway%/*}"
+                contains "$address" "$gateway" || continue
+                for verdict in mark accept; do
+                    step BULWARK-IN "$verdict" "-s $gateway" tcp "-m tcp --dport $PUBLIC_PORT" \
+                        "published ${gateway%/*}"
+                done
             done
             step BULWARK-IN reject "-s $address" '' '' "from $text"
         done

@@ -66,8 +66,10 @@ def steps(family: int, chain: str, **settings: str) -> list[str]:
     ]
 
 
-OUT4 = ["loopback", "replies", "range", "internet"]
-OUT6 = ["loopback", "replies", "neighbour discovery", "range", "no IPv6 internet"]
+FIRST4 = ["resets", "not an own address", "loopback", "replies"]
+FIRST6 = ["neighbour discovery", *FIRST4]
+OUT4 = [*FIRST4, "range", "internet"]
+OUT6 = [*FIRST6, "range", "no IPv6 internet"]
 ALL = {
     "allow": "10.9.9.9:80,[fd99::9]:80/udp",
     "dns": "10.9.9.53,fd99::53",
@@ -88,7 +90,7 @@ ORDERS: dict[str, tuple[int, dict[str, str], list[str]]] = {
         4,
         ALL,
         [
-            *("loopback", "replies", "allow 10.9.9.9:80/tcp", "resolver 10.9.9.53"),
+            *(*FIRST4, "allow 10.9.9.9:80/tcp", "resolver 10.9.9.53"),
             *("deny 1.2.3.0/24", "range", "internet"),
         ],
     ),
@@ -96,17 +98,21 @@ ORDERS: dict[str, tuple[int, dict[str, str], list[str]]] = {
         6,
         ALL,
         [
-            *("loopback", "replies", "neighbour discovery", "allow [fd99::9]:80/udp"),
+            *(*FIRST6, "allow [fd99::9]:80/udp"),
             *("resolver fd99::53", "deny 2a00::/16", "range", "no IPv6 internet"),
         ],
     ),
-    "no resolver at all": (4, {"dns": "none"}, ["no resolver", *OUT4]),
+    "no resolver at all": (4, {"dns": "none"}, [*OUT4[:2], "no resolver", *OUT4[2:]]),
     "IPv6 has no resolver to reject": (6, {"dns": "none"}, OUT6),
-    "one user of a host, IPv4": (4, {"scope": "uid"}, ["replies", "own addresses", *OUT4[2:]]),
+    "one user of a host, IPv4": (
+        4,
+        {"scope": "uid"},
+        ["not an own address", "replies", "own addresses", "range", "internet"],
+    ),
     "one user of a host, upstream only": (
         4,
         {"scope": "uid", "mode": "upstream-only"},
-        ["replies", "range", "everything else"],
+        ["not an own address", "replies", "range", "everything else"],
     ),
 }
 
@@ -131,12 +137,15 @@ def test_where_the_neighbourhood_stands(family: int) -> None:
     assert not [rule for rule in upstream_only if name(rule).startswith(NEAR)]
 
 
+MARK = "may be answered"
+
+
 @pytest.mark.parametrize("family", [4, 6])
 def test_the_order_on_the_way_in(family: int) -> None:
-    """Replies first; what is meant for another network's address; then the exceptions' hosts."""
+    """What is meant for another network's address; the exceptions' hosts; who is left is marked."""
     found = steps(family, "BULWARK-IN", **ALL)
     text = {4: "10.9.9.9:80/tcp", 6: "[fd99::9]:80/udp"}[family]
-    wanted = ["loopback", "replies", "unreachable", "own address only", f"from {text}"]
+    wanted = ["loopback", "replies", "unreachable", "own address only", f"from {text}", MARK]
     assert [one for one in found if one in wanted] == wanted
     extra = {"neighbour discovery", "packet too big"} if family == 6 else set[str]()
     assert set(found) - set(wanted) == extra
@@ -288,7 +297,9 @@ def test_what_a_rule_does(family: int, scope: str) -> None:
     assert not [rule for rule in printed if "RELATED" in rule or "NEW" in rule]
     targets = {rule.partition(" -j ")[2].split()[0] for rule in printed}
     assert targets == (
-        {"ACCEPT", "REJECT", "DROP"} if scope == "container" else {"RETURN", "REJECT"}
+        {"ACCEPT", "REJECT", "DROP", "CONNMARK"}
+        if scope == "container"
+        else {"RETURN", "REJECT", "DROP"}
     )
 
 

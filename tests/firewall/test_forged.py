@@ -1,0 +1,207 @@
+"""Flows that were forged: what looks like a reply is one only to what the rules have let in."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.firewall.egress import Firewall, Watch
+from tests.harness.networks import Namespace, Networks
+
+pytestmark = pytest.mark.root
+
+PROGRAM = Path(__file__).with_name("forge.py")
+
+GOOD = {"mode": "upstream-only", "allow": "172.19.0.3:80,[fd12:19::3]:80"}
+OPEN = {"ipv6": "on", "allow": "172.19.0.3:80,[fd12:19::3]:80"}
+PORT = 7
+"""The LAN answers on it, and nobody here sends anything else there."""
+
+
+UNUSED = itertools.count(5100)
+"""Ports for flows that no test before has made."""
+
+
+def forge(*words: str) -> list[str]:
+    """The command."""
+    return [sys.executable, "-I", "-S", str(PROGRAM), *words]
+
+
+def said(where: Namespace, *words: str) -> str:
+    """What it got."""
+    done = where.run(forge(*words))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def place(networks: Networks) -> Networks:
+    """Everybody answers; the server's user may have any port, as in a container."""
+    for one in (networks.lan, networks.internet, networks.router, networks.upstream):
+        one.serve(PORT, 80)
+    networks.proxy.serve(8080)
+    for family in (4, 6):
+        silence = ("-A", "INPUT", "-p", "udp", "-m", "udp", "--dport", "9", "-j", "DROP")
+        Firewall(networks.internet, "nft").rule(family, *silence)
+    networks.sysctl(networks.proxy, {"net/ipv4/ip_unprivileged_port_start": "0"})
+    return networks
+
+
+@pytest.fixture(scope="module")
+def watch(place: Networks, firewall: Firewall) -> Watch:
+    """Counts at the router what has left for that port."""
+    watching = Watch(Firewall(place.router, firewall.backend), PORT)
+    firewall.reset()
+    targets = [
+        f"{kind}:{host}:{PORT}" for kind in ("tcp", "udp") for host in ("10.0.0.5", "[fd00:1::10]")
+    ]
+    assert all(answer.open for answer in place.proxy.probe(*targets).values())
+    assert watching.packets() > 0
+    return watching
+
+
+@pytest.fixture(autouse=True)
+def nothing_held(firewall: Firewall) -> Iterator[None]:
+    """What a test here has applied is not what the next one holds."""
+    yield
+    firewall.held.clear()
+
+
+WAYS = [(kind, other) for kind in ("udp", "tcp") for other in ("fd00:1::10", "fd00:ec2::254")]
+
+
+@pytest.mark.parametrize("settings", [GOOD, OPEN], ids=["upstream-only", "internet"])
+@pytest.mark.parametrize("way", WAYS, ids=" to ".join)
+def test_over_loopback(
+    place: Networks,
+    firewall: Firewall,
+    watch: Watch,
+    settings: dict[str, str],
+    way: tuple[str, str],
+) -> None:
+    """A flow that the server's own user forged over loopback is no way to the LAN."""
+    firewall.hold(**settings)
+    kind, other = way
+    port = str(next(UNUSED))
+    before = watch.packets()
+    assert said(place.proxy, "over_loopback", kind, "fd12:18::2", port, other, str(PORT)) == ""
+    assert watch.packets() == before
+
+
+def test_over_loopback_to_the_host(place: Networks, firewall: Firewall, watch: Watch) -> None:
+    """Nor to the host by its link-local address, which is there without any IPv6 network."""
+    own = place.link_local(place.proxy, "tunnel")
+    host = place.link_local(place.router, "tunnel")
+    firewall.hold(**GOOD)
+    before = watch.packets()
+    words = ("udp", f"{own}%tunnel", str(next(UNUSED)), f"{host}%tunnel", str(PORT))
+    assert said(place.proxy, "over_loopback", *words) == ""
+    assert watch.packets() == before
+
+
+def test_over_loopback_one_way(place: Networks, firewall: Firewall, watch: Watch) -> None:
+    """Nor may it pretend to be the LAN towards the internet, which is open, and be answered there."""
+    firewall.hold(**OPEN)
+    before = watch.packets()
+    words = ("udp", "2001:db8:1::10", str(PORT), "fd00:1::10", str(PORT))
+    place.proxy.run(forge("over_loopback", *words))
+    assert watch.packets() == before
+
+
+def test_over_loopback_of_a_host(place: Networks, firewall: Firewall, watch: Watch) -> None:
+    """In uid scope an exception at an address of the host's own is no such way either."""
+    firewall.apply(scope="uid", mode="upstream-only", allow="[fd12:18::2]:5000/udp")
+    before = watch.packets()
+    assert (
+        said(place.proxy, "over_loopback", "udp", "fd12:18::2", "5000", "fd00:1::10", str(PORT))
+        == ""
+    )
+    assert watch.packets() == before
+    assert firewall.call("remove").returncode == 0
+
+
+def test_own_addresses_are_no_forgeries(place: Networks, firewall: Firewall) -> None:
+    """By loopback, its own addresses and its link-local ones the server talks to itself."""
+    firewall.hold(**GOOD)
+    own = place.link_local(place.proxy, "tunnel")
+    hosts = ("127.0.0.1", "172.18.0.2", "[::1]", "[fd12:18::2]", f"[{own}%tunnel]")
+    targets = [f"{kind}:{host}:8080" for kind in ("tcp", "udp") for host in hosts]
+    answers = place.proxy.probe(*targets, user=10001)
+    assert [answer for answer in answers.values() if not answer.open] == []
+
+
+FORGED = {
+    "IPv4": ("192.168.1.10", "172.18.0.2"),
+    "IPv6": ("fd00:1::10", "fd12:18::2"),
+}
+
+
+@pytest.mark.parametrize("settings", [GOOD, OPEN], ids=["upstream-only", "internet"])
+@pytest.mark.parametrize("flow", FORGED.values(), ids=FORGED.keys())
+def test_before_the_rules(
+    place: Networks,
+    firewall: Firewall,
+    watch: Watch,
+    settings: dict[str, str],
+    flow: tuple[str, str],
+) -> None:
+    """What the upstream forged before there were rules opens nothing afterwards.
+
+    An engine's rules of nat have connections tracked before the entrypoint runs.
+    """
+    firewall.call("remove")
+    firewall.reset("*filter\n-A INPUT -m conntrack --ctstate INVALID -j DROP\nCOMMIT")
+    other, own = flow
+    mac = place.proxy.run(["cat", "/sys/class/net/upstream/address"]).stdout.strip()
+    port = str(next(UNUSED))
+    words = ("from_the_link", "upstream", mac, other, str(PORT), own, port)
+    said(place.upstream, *words)
+    firewall.apply(**settings)
+    said(place.upstream, *words)  # which keeps it alive
+    before = watch.packets()
+    assert said(place.proxy, "ask", own, port, other, str(PORT)) == ""
+    assert watch.packets() == before
+
+
+@pytest.mark.parametrize("own", ["172.18.0.2", "fd12:18::2"])
+def test_clients_stay_while_the_server_speaks_first(
+    place: Networks, firewall: Firewall, own: str
+) -> None:
+    """A stream goes on after a re-apply though no packet of the client's comes first."""
+    firewall.apply(**GOOD)
+    server = place.proxy.popen(forge("speak", own, "8090"))
+    assert server.stdout is not None
+    assert server.stdin is not None
+    assert server.stdout.readline() == "listening\n"
+    client = place.tunnel.popen(["bash", "-c", f"exec cat <>/dev/tcp/{own}/8090"])
+    assert client.stdout is not None
+    for settings in (GOOD, OPEN, GOOD):
+        firewall.apply(**settings)
+        server.stdin.write("one more\n")
+        server.stdin.flush()
+        assert client.stdout.readline() == "one more\n"
+
+
+def test_a_kernel_without_connmark(firewall: Firewall, tmp_path: Path, backend: str) -> None:
+    """Without it a reply cannot be told from a forgery: exit 1, its own words, no rules."""
+    firewall.reset()
+    before = firewall.both()
+    for name in ("iptables", "ip6tables"):
+        real = shutil.which(f"{name}-{backend}-restore")
+        program = tmp_path / f"{name}-{backend}-restore"
+        program.write_text(
+            "#!/bin/sh\ntext=$(cat)\n"
+            'case $text in *connmark*) echo "Extension connmark is not supported" >&2; exit 2 ;; esac\n'
+            f'echo "$text" | {real} "$@"\n'
+        )
+        program.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done: subprocess.CompletedProcess[str] = firewall.call("apply", path=path, settings=GOOD)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Extension connmark is not supported" in done.stderr
+    assert firewall.both() == before
