@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.firewall.egress import Firewall, Watch
+from tests.firewall.egress import USER, Firewall, Watch
 from tests.harness.figures import Figures
 from tests.harness.networks import WIRE, Namespace, Networks
 
@@ -83,9 +83,9 @@ SILENCE_SECONDS = 1.0
 class Conversation:
     """A connection on which each line is answered with the same line, as long as it holds."""
 
-    def __init__(self, where: Namespace, host: str, port: int) -> None:
+    def __init__(self, where: Namespace, host: str, port: int, *, user: int | None = None) -> None:
         argv = ["bash", "-c", LINE_BY_LINE, "bash", host, str(port)]
-        self._process = where.popen(argv, stderr=subprocess.STDOUT)
+        self._process = where.popen(argv, user=user, stderr=subprocess.STDOUT)
         self.banner = self._read()
 
     def say(self, line: str) -> str:
@@ -165,9 +165,9 @@ def test_connections_outlive_a_change(place: Networks, firewall: Firewall) -> No
         assert [one.say(f"line {turn}") for one in conversations] == [f"line {turn}"] * 4
 
 
-def test_flows_from_before_end(place: Networks, firewall: Firewall) -> None:
-    """What was opened before there were rules, and they do not allow, ends: it is no reply."""
-    firewall.reset()
+def test_flows_that_are_no_longer_allowed_end(place: Networks, firewall: Firewall) -> None:
+    """What was opened under other rules, in either direction, ends with them: it is no reply."""
+    firewall.apply(mode="upstream-only", allow=f"10.0.0.5:{PORT},[fd00:1::10]:{PORT}")
     forbidden = [
         Conversation(place.proxy, "10.0.0.5", PORT),
         Conversation(place.proxy, "fd00:1::10", PORT),
@@ -175,10 +175,24 @@ def test_flows_from_before_end(place: Networks, firewall: Firewall) -> None:
         Conversation(place.upstream, "fd12:19::2", 8080),
     ]
     allowed = [
-        Conversation(place.proxy, "172.19.0.3", 80),
+        Conversation(place.tunnel, "172.18.0.2", 8080),
         Conversation(place.tunnel, "fd12:18::2", 8080),
     ]
     assert [one.say("before") for one in (*forbidden, *allowed)] == ["before"] * 6
     firewall.apply(**IN_TURN[0])
     assert [one.say("after") for one in forbidden] == [""] * 4
     assert [one.say("after") for one in allowed] == ["after"] * 2
+
+
+def test_a_users_flows_that_are_no_longer_allowed_end(place: Networks, firewall: Firewall) -> None:
+    """Likewise where one user is limited, whose answers to clients still go out."""
+    firewall.call("remove")
+    alone = {"scope": "uid", "mode": "upstream-only"}
+    firewall.apply(**alone, allow=f"10.0.0.5:{PORT}")
+    place.proxy.serve(8081, user=USER)
+    opened = Conversation(place.proxy, "10.0.0.5", PORT, user=USER)
+    client = Conversation(place.tunnel, "172.18.0.2", 8081)
+    assert [one.say("before") for one in (opened, client)] == ["before"] * 2
+    firewall.apply(**alone)
+    assert [one.say("after") for one in (opened, client)] == ["", "after"]
+    firewall.call("remove")
