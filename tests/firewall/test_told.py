@@ -42,3 +42,29 @@ def test_addresses_of_a_name(networks: Networks, firewall: Firewall) -> None:
     told = firewall.apply(allow="vllm:8000", deny="bad").stdout
     for words in (("vllm", "172.19.0.3", "fd12:19::3"), ("bad", "203.0.113.10")):
         assert any(all(word in line for word in words) for line in told.splitlines()), told
+
+
+UPSTREAMS = "nobody on the network of upstream may open connections"
+WIDE = "no host there may open connections to the proxy"
+
+SHUT_OUT: dict[str, tuple[dict[str, str], list[str]]] = {
+    "the upstream's own network": ({"allow": "172.19.0.3:80"}, [UPSTREAMS]),
+    "over the other family": ({"allow": "[fd12:19::3]:80"}, [UPSTREAMS]),
+    "an exception on the clients' network": ({"allow": "172.18.0.3:80"}, []),
+    "all of the clients' network": ({"allow": "172.18.0.0/16:80"}, [WIDE]),
+    "more than the clients' network": ({"allow": "[fd12:18::/60]:80"}, [WIDE]),
+    "part of the clients' network": ({"allow": "172.18.0.0/17:80"}, []),
+    "an exception elsewhere": ({"allow": "10.0.0.5:80"}, []),
+}
+
+
+@pytest.mark.parametrize(("settings", "told"), SHUT_OUT.values(), ids=SHUT_OUT.keys())
+def test_who_is_shut_out(
+    networks: Networks, firewall: Firewall, settings: dict[str, str], told: list[str]
+) -> None:
+    """An exception costs those on its network something, who would find out by a time-out."""
+    networks.proxy.file("resolv.conf", "")
+    said = firewall.apply(**settings).stdout.splitlines()
+    notices = [line for line in said if "notice" in line]
+    assert len(notices) == len(told), notices
+    assert all(word in line for word, line in zip(told, notices, strict=True))
