@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.firewall.egress import Firewall, leave_out
+from tests.firewall.egress import Firewall
 from tests.harness.installed import folder
 from tests.harness.networks import Networks
 
@@ -27,7 +27,8 @@ VERSIONS = {path.parents[2].name: path.parents[2] for path in ROOTS}
 def version(request: pytest.FixtureRequest) -> Path:
     """Where one of the others is unpacked."""
     if request.param not in VERSIONS:
-        leave_out("no other iptables to try: tests/firewall/install fetches some")
+        # Also where CI is set: the installer is not a part of `make test`.
+        pytest.skip("NOT TESTED: no other iptables to try; tests/firewall/install fetches some")
     return VERSIONS[request.param]
 
 
