@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.firewall.egress import BASH, CHAINS, SCRIPT, USER, Firewall, Hidden
+from tests.firewall.egress import BASH, CHAINS, SCRIPT, USER, Firewall, Hidden, leave_out, works
 from tests.harness.networks import Networks
 
 pytestmark = pytest.mark.root
@@ -173,19 +173,73 @@ def test_bad_input_makes_no_rules(bare: Firewall) -> None:
     assert bare.both() == saved
 
 
+def in_place_of(folder: Path, script: str, *names: str) -> str:
+    """A PATH on which these programs are a script, which finds the real one in ``$real``."""
+    for name in names:
+        program = folder / name
+        program.write_text(f"#!/bin/sh\nname={name} real={shutil.which(name)}\n{script}\n")
+        program.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def restores(backend: str, *names: str) -> list[str]:
+    """What puts rules into the kernel, by either of its names."""
+    return [f"{name}{kind}-restore" for name in names for kind in ("", f"-{backend}")]
+
+
 @pytest.fixture
 def broken(tmp_path: Path, backend: str) -> str:
     """A PATH on which the second family's rules pass the test and are then refused."""
-    for name in ("ip6tables-restore", f"ip6tables-{backend}-restore"):
-        real = shutil.which(name)
-        program = tmp_path / name
-        program.write_text(
-            "#!/bin/sh\n"
-            f'for word; do case $word in --test|-t|--version|-V) exec {real} "$@" ;; esac; done\n'
-            "cat >/dev/null; echo 'refused by the test' >&2; exit 1\n"
-        )
-        program.chmod(0o755)
-    return f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    script = """
+for word; do case $word in --test|-t|--version|-V) exec $real "$@" ;; esac; done
+cat >/dev/null; echo 'refused by the test' >&2; exit 1"""
+    return in_place_of(tmp_path, script, *restores(backend, "ip6tables"))
+
+
+def test_both_families_are_tested_before_either_is_touched(bare: Firewall, tmp_path: Path) -> None:
+    """Where the second family's rules do not pass, nothing was done for the first either."""
+    calls = tmp_path / "calls"
+    script = f"""
+echo "$name $*" >>{calls}
+case "$name $*" in ip6tables*--test*) cat >/dev/null; echo 'no such match' >&2; exit 1 ;; esac
+exec $real "$@\""""
+    path = in_place_of(tmp_path, script, *restores(bare.backend, "iptables", "ip6tables"))
+    saved = bare.both()
+    done = bare.call("apply", path=path, settings=GOOD)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no such match" in done.stderr
+    tried = calls.read_text().splitlines()
+    assert {line.partition("-")[0] for line in tried} == {"iptables", "ip6tables"}
+    assert [line for line in tried if "--test" not in line] == []
+    assert bare.both() == saved
+
+
+def test_a_backend_that_cannot_is_not_taken(bare: Firewall, tmp_path: Path) -> None:
+    """Some kernels show a backend's tables and cannot fill them: then it is the other one."""
+    if problem := works("legacy"):
+        leave_out(f"no iptables-legacy here: {problem}")
+    script = "cat >/dev/null; echo 'no such table' >&2; exit 1"
+    names = ("iptables-nft-restore", "ip6tables-nft-restore")
+    path = in_place_of(tmp_path, script, *names)
+    done = bare.call("apply", path=path, settings={**GOOD, "backend": "auto"})
+    assert done.returncode == 0, done.stderr
+    assert "iptables-legacy" in done.stdout
+    assert "BULWARK-OUT" in bare.saved(4, backend="legacy")
+    assert "BULWARK-OUT" not in bare.saved(4, backend="nft")
+    assert bare.call("remove").returncode == 0
+
+
+def test_the_other_backends_rules_go(bare: Firewall) -> None:
+    """Those of an earlier run would still reject what is allowed now."""
+    other = "legacy" if bare.backend == "nft" else "nft"
+    if problem := works(other):
+        leave_out(f"no iptables-{other} here: {problem}")
+    bare.apply(**GOOD, backend=other)
+    assert "BULWARK-OUT" in bare.saved(4, backend=other)
+    bare.apply(**GOOD)
+    for family in (4, 6):
+        assert "BULWARK-OUT" in bare.saved(family)
+        assert "BULWARK" not in bare.saved(family, backend=other)
 
 
 @pytest.mark.parametrize("before", ["no rules", "rules"])
@@ -266,24 +320,34 @@ CONTAINERS = "--bounding-set=-all,+net_admin,+setuid,+setgid,+setpcap"
 """What a container of ours has: never NET_RAW."""
 
 READ_ONLY = """
-for each in /tmp /run /var/tmp /dev/shm; do
+mount -t tmpfs -o ro none /run
+for each in /tmp /var/tmp /dev/shm; do
     mount --bind $each $each
     mount -o remount,bind,ro $each
 done
-exec "$@"
+"$@"
+exit
 """
+"""As PID 1 it starts the command, and is not judged by it."""
+
+
+def in_a_container(*capabilities: str) -> list[str]:
+    """What goes before a command that is to see its own processes only, and can write nothing."""
+    own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    bounding = ",".join((CONTAINERS, *capabilities))
+    return [*own, "sh", "-ec", READ_ONLY, "sh", "setpriv", bounding, "--"]
 
 
 def test_in_a_container_of_ours(bare: Firewall) -> None:
     """With the capabilities that it has, and nothing to write to, all commands do their work."""
+    around = in_a_container()
     if bare.backend == "legacy":
-        done = bare.call("apply", around=["setpriv", CONTAINERS, "--"], settings=GOOD)
+        done = bare.call("apply", around=around, settings=GOOD)
         # It asks the kernel by a raw socket, which needs NET_RAW: one line, and no half of it.
         assert done.returncode in (1, 2), done.stdout
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert "BULWARK" not in "".join(bare.both())
-        return
-    around = ["sh", "-ec", READ_ONLY, "sh", "setpriv", CONTAINERS, "--"]
+        around = in_a_container("+net_raw")
     before = bare.both()
     for command in ("apply", "apply", "verify", "remove"):
         done = bare.call(command, around=around, settings=GOOD)
@@ -346,15 +410,31 @@ def test_a_network_that_comes_later(backend: str) -> None:
     with Networks(containers=True) as made:
         firewall = Firewall(made.proxy, backend)
         firewall.apply()
-        made.bridge("late", "198.51.100.1/24", "2001:db8:51::1/64")
+        # As wide as a network can be; what is wider is taken for a way out.
+        made.bridge("late", "51.0.0.1/8", "2001:db8:51::1/64")
         neighbour = made.namespace("neighbour")
-        made.connect(neighbour, "late", "198.51.100.3/24", "2001:db8:51::3/64", default=True)
-        made.connect(made.proxy, "late", "198.51.100.2/24", "2001:db8:51::2/64")
+        made.connect(neighbour, "late", "51.0.0.3/8", "2001:db8:51::3/64", default=True)
+        made.connect(made.proxy, "late", "51.0.0.2/8", "2001:db8:51::2/64")
         neighbour.serve(80)
-        target = "tcp:198.51.100.3:80"
+        target = "tcp:51.0.0.3:80"
         assert made.proxy.probe(target)[target].open
         code, report = firewall.verify("--rules-only")
         assert (code, report.ok) == (1, False)
         firewall.apply()
         assert made.proxy.probe(target)[target].outcome == "refused"
         assert firewall.verify("--rules-only")[0] == 0
+
+
+def test_half_of_everything_is_a_way_out(backend: str) -> None:
+    """A VPN's two routes are not two neighbourhoods: behind them is the internet."""
+    with Networks(containers=True) as made:
+        made.internet.serve(80)
+        made.proxy.ip("route del default")
+        made.proxy.ip(*(f"route add {half}/1 via 172.18.0.1" for half in ("0.0.0.0", "128.0.0.0")))
+        # One without a gateway, as on a link from point to point.
+        made.proxy.ip("route add 48.0.0.0/7 dev tunnel")
+        firewall = Firewall(made.proxy, backend)
+        firewall.apply()
+        target = "tcp:8.8.8.8:80"
+        assert made.proxy.probe(target)[target].open
+        assert "48.0.0.0" not in firewall.saved(4)
