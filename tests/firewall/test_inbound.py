@@ -1,5 +1,8 @@
 """What comes in: clients are answered, the upstream opens nothing, and nobody passes through."""
 
+import sys
+import time
+
 import pytest
 
 from tests.firewall.egress import Firewall
@@ -226,3 +229,33 @@ def test_related_packets_are_not_replies(place: Networks, firewall: Firewall) ->
     """What a helper calls related to a flow is let neither out nor in by itself."""
     firewall.hold(allow=UPSTREAM)
     assert "RELATED" not in "".join(firewall.both())
+
+
+ADVERTISE = """
+import socket, sys
+sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+advertisement = bytes([134, 0, 0, 0, 64, 0, 7, 8]) + bytes(8)
+sock.sendto(advertisement, ("ff02::1", 0, 0, socket.if_nametoindex(sys.argv[1])))
+"""
+"""A router's word that it is one."""
+
+
+@pytest.mark.parametrize(("network", "taken"), [("upstream", False), ("tunnel", True)])
+def test_who_may_be_a_router(
+    place: Networks, firewall: Firewall, network: str, taken: bool
+) -> None:
+    """Nobody on the upstream's network becomes the proxy's; elsewhere IPv6 works as it does."""
+    place.sysctl(place.proxy, {f"net/ipv6/conf/{network}/accept_ra": "2"})  # though it forwards
+    firewall.apply(mode="upstream-only", allow=UPSTREAM)
+    neighbour: Namespace = getattr(place, network)
+    show = ["ip", "-6", "route", "show", "default", "proto", "ra"]
+    rule = "neighbour discovery" if taken else "network of an exception"
+    before = firewall.counted(6, "BULWARK-IN", rule)
+    neighbour.run([sys.executable, "-I", "-S", "-c", ADVERTISE, network])
+    deadline = time.monotonic() + 10
+    while firewall.counted(6, "BULWARK-IN", rule) == before:
+        assert time.monotonic() < deadline, "the advertisement did not come"
+    routes = place.proxy.run(show).stdout
+    place.proxy.run(["ip", "-6", "route", "flush", "proto", "ra"])
+    assert (f"dev {network}" in routes) is taken
