@@ -1,9 +1,15 @@
-#!/usr/bin/env bash
+#!/bin/bash -p
 # Keeps a container out of its owner's network: private, shared and special addresses are rejected,
 # the named exceptions are not. README.md says against whom, in which order, and what it cannot stop.
 #
 # It must never leave half of the rules behind, nor guess what a setting means.
-set -Eeuo pipefail
+#
+# With -p bash does not do what SHELLOPTS, BASHOPTS, BASH_ENV and exported functions would have it do.
+# (Against SHELLOPTS=noexec only the caller can help: `bash -p egress.sh`.)
+[[ $- == *p* ]] || exec "$BASH" -p "$0" "$@"
+unset BASH_ENV ENV
+IFS=$' \t\n'
+set -Eeuo pipefail +f
 shopt -s inherit_errexit
 trap 'echo "egress: stopped by a fault of its own, in ${FUNCNAME[0]:-the script} (line $LINENO)" >&2' ERR
 export LC_ALL=C
@@ -42,7 +48,7 @@ COMMAND='' AS_JSON=false RULES_ONLY=false FAMILIES='4 6'
 
 usage() {
     cat <<'USAGE'
-usage: bash egress.sh apply | verify | print | remove
+usage: bash -p egress.sh apply | verify | print | remove
 
   apply                            put the rules in, both families, or change nothing
   verify [--json] [--rules-only]   prove from inside that they hold; exit 1 on any surprise

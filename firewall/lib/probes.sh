@@ -161,7 +161,7 @@ send_probes() {
         [[ $line =~ ^([0-9]+): ]] || continue
         index=${sent[BASH_REMATCH[1]]}
         answers[index]=${line##*: }
-    done < <("${runner[@]}" bash -c "$PROBE_PROGRAM" probe "${arguments[@]}" || :)
+    done < <("${runner[@]}" bash -p -c "$PROBE_PROGRAM" probe "${arguments[@]}" || :)
 }
 
 # never_left INDEX: whether the probe's answer shows that no packet was sent. UDP is told of what its

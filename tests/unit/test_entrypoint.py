@@ -64,7 +64,7 @@ class Image:
     ) -> subprocess.Popen[str]:
         """Starts one of them, ``by`` a program that changes who it is first."""
         return subprocess.Popen(  # noqa: S603 - our own script
-            [*by, "/bin/bash", str(self.root / "docker" / script), *arguments],
+            [*by, str(self.root / "docker" / script), *arguments],
             env={"PATH": PATH, "CALLS": f"{self.root}/calls", "RELEASE": str(self.release), **env},
             cwd="/",
             stdout=subprocess.PIPE,
@@ -158,6 +158,22 @@ class TestAsRoot:
         """Its log is read by machines; what the firewall says is on standard error."""
         run = image.run("entrypoint", "echo", "mine")
         assert (run.stdout, run.stderr) == ("mine\n", "egress: apply\negress: verify\n")
+
+    @pytest.mark.parametrize(
+        "env",
+        [
+            {"SHELLOPTS": "noexec"},
+            {"SHELLOPTS": "onecmd"},
+            {"BASH_ENV": "/dev/stdin"},
+            {"BASH_FUNC_bash%%": "() { true; }"},
+            {"BASH_FUNC_setpriv%%": '() { echo "not dropped"; }'},
+        ],
+        ids=str,
+    )
+    def test_nothing_in_the_environment_is_run(self, image: Image, env: dict[str, str]) -> None:
+        """What bash would take from there, options and functions, changes no step."""
+        run = image.run("entrypoint", "id", "-u", **env)
+        assert (run.returncode, run.stdout, image.calls) == (0, f"{SERVER}\n", ["apply", "verify"])
 
     @pytest.mark.parametrize("status", ["1", "2"])
     @pytest.mark.parametrize("fails", ["apply", "verify"])
@@ -288,6 +304,14 @@ class TestHealth:
         run = image.run("healthcheck", PROXY_HOST=wildcard(server), PROXY_PORT=server.port)
         assert run.returncode == 1
         assert run.stderr.endswith(f"port {server.port} did not answer 200\n")
+
+    @pytest.mark.parametrize("options", ["noexec", "onecmd"])
+    def test_health_is_not_doing_nothing(self, image: Image, options: str) -> None:
+        """With options by which bash does nothing, nobody there is still unhealthy."""
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            port = str(sock.getsockname()[1])
+        run = image.run("healthcheck", PROXY_PORT=port, SHELLOPTS=options)
+        assert (run.returncode, image.calls) == (1, ["verify --rules-only"])
 
     def test_nobody_there(self, image: Image) -> None:
         """One line of reason, no traceback."""
