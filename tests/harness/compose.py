@@ -14,6 +14,9 @@ DOCKER = Path(__file__).resolve().parents[2] / "docker"
 
 _KEY = re.compile(r"([\w.-]+|<<):(?: +(.*))?$")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?[-?]([^}]*))?\}")
+_REPLACED = ("command", "entrypoint", "test")
+"""Lists that are taken whole; others grow."""
+
 _PLAIN: dict[str, Any] = {"true": True, "false": False, "null": None, "": None}
 
 
@@ -30,6 +33,34 @@ def files() -> dict[str, Any]:
     return {
         path.name: parse(path.read_text("utf-8")) for path in sorted(DOCKER.glob("compose*.yaml"))
     }
+
+
+def merged(under: Any, over: Any, key: str = "") -> Any:
+    """One document laid over another, as compose does it for what the files have."""
+    match over:
+        case Tagged("!override", value):
+            return value
+        case dict():
+            under = under if isinstance(under, dict) else {}
+            kept = {name: value for name, value in under.items() if name not in over}
+            laid = {
+                name: merged(under.get(name), value, name)
+                for name, value in over.items()
+                if not (isinstance(value, Tagged) and value.tag == "!reset")
+            }
+            return {**kept, **laid}
+        case list() if isinstance(under, list) and key not in _REPLACED:
+            targets = {
+                item["target"] for item in over if isinstance(item, dict) and "target" in item
+            }
+            kept = [
+                item
+                for item in under
+                if not (isinstance(item, dict) and item.get("target") in targets)
+            ]
+            return [*kept, *over]
+        case _:
+            return over
 
 
 def variables(text: str) -> Iterator[tuple[str, str]]:
