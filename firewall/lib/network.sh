@@ -18,17 +18,20 @@ readonly LEAST_ONLINK_BITS=8
 declare -ri ROUTE_UP=0x1 ROUTE_REJECT=0x200
 # IPv6 has its own addresses and anycast among the routes.
 declare -ri ROUTE_NOT_A_LINK=0x80100000
+# Learned from a router's advertisement, which any neighbour can send.
+declare -ri ROUTE_LEARNED=0x40000
 
 # Of both families, as prefixes.
 ONLINK=() GATEWAYS=() OWN=()
-# Interfaces with a network, those with a way out, and whose link a prefix is on.
+# Interfaces with a network, those with a way out, whose link a prefix is on, and by link all prefixes
+# that lie that way, with a space after each.
 LINKS=() WAYS_OUT=()
-declare -A LINK_OF=()
+declare -A LINK_OF=() THAT_WAY=()
 # Addresses that this namespace will ask for names.
 RESOLVERS=()
 
 read_network() {
-    ONLINK=() GATEWAYS=() OWN=() LINKS=() WAYS_OUT=() LINK_OF=()
+    ONLINK=() GATEWAYS=() OWN=() LINKS=() WAYS_OUT=() LINK_OF=() THAT_WAY=()
     read_ipv4_routes
     read_ipv6_routes
     read_own_addresses
@@ -67,7 +70,15 @@ read_ipv6_routes() {
 add_route() {
     [[ $1 != lo ]] || return 0
     ((($5 & (ROUTE_UP | ROUTE_REJECT)) == ROUTE_UP)) || return 0
-    (($3 >= LEAST_ONLINK_BITS)) || add_once WAYS_OUT "$1"
+    if (($5 & ROUTE_LEARNED)); then
+        # Where IPv6 is closed at the end, it says nothing; the rules must not change with it.
+        [[ $MODE == internet && $IPV6 == on ]] || return 0
+    elif (($3 >= LEAST_ONLINK_BITS)); then
+        remember_prefix "$2" "$3"
+        comes_and_goes "$PREFIX" || THAT_WAY[$1]+="$PREFIX "
+    else
+        add_once WAYS_OUT "$1"
+    fi
     if [[ $4 =~ [^0] ]]; then
         remember_prefix "$4" $((${#4} * 4))
         comes_and_goes "$PREFIX" || add_once GATEWAYS "$PREFIX"

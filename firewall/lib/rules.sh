@@ -12,7 +12,9 @@ readonly LIST_OF_RANGES=$HERE/ranges.txt
 # so it outlives the rules that set it.
 readonly LET_IN=0x1000/0x1000
 
-readonly DOCKER_RESOLVER=127.0.0.11/32
+readonly REPLIES='-m conntrack --ctstate ESTABLISHED --ctdir REPLY'
+
+readonly DOCKER_RESOLVER=127.0.0.11/32 LINK_LOCAL=fe80::/10
 parse_prefix "$DOCKER_RESOLVER"
 
 RANGES=()
@@ -84,7 +86,7 @@ plan_out() {
 # What answers a flow that was let in. One that was tracked before there were rules, or whose packets
 # they reject, has no mark. In uid scope nothing that comes in is judged, so there is none to ask for.
 answers() {
-    ANSWERS='-m conntrack --ctstate ESTABLISHED --ctdir REPLY'
+    ANSWERS=$REPLIES
     [[ $SCOPE == uid ]] || ANSWERS+=" -m connmark --mark $LET_IN"
 }
 
@@ -177,10 +179,14 @@ plan_end() {
 plan_in() {
     local family=$1 link
     step BULWARK-IN accept '-i lo' '' '' loopback
-    step BULWARK-IN accept '' '' '-m conntrack --ctstate ESTABLISHED --ctdir REPLY' 'replies'
+    upstream_links
+    plan_in_upstream_replies "$family"
     [[ $family == 6 ]] && plan_neighbours BULWARK-IN 135 136
     plan_in_errors "$family"
-    plan_in_upstream_links
+    for link in "${UPSTREAM_LINKS[@]}"; do
+        step BULWARK-IN reject "-i $link" '' '' 'network of an exception'
+    done
+    step BULWARK-IN accept '' '' "$REPLIES" 'replies'
     # Routers are neighbours, too, except on a network of the upstream: it must not become one.
     [[ $family == 6 ]] && plan_neighbours BULWARK-IN 134
     # Linux answers on every interface for every address that it has; a neighbour on one network
@@ -203,12 +209,16 @@ plan_in_errors() {
 }
 
 # On a network that is there for the upstream, nobody opens anything: whoever owns the upstream has
-# other addresses there than the exception's (of the other family, link-local, or simply forged).
-plan_in_upstream_links() {
-    local link
-    upstream_links
+# other addresses there than the exception's (of the other family, link-local, or simply forged). Nor
+# does anybody there reply in the place of the internet: only what lies that way can.
+plan_in_upstream_replies() {
+    local link prefix
     for link in "${UPSTREAM_LINKS[@]}"; do
-        step BULWARK-IN reject "-i $link" '' '' 'network of an exception'
+        for prefix in $LINK_LOCAL ${THAT_WAY[$link]:-}; do
+            family_of "$prefix"
+            [[ $FAMILY == "$1" ]] || continue
+            step BULWARK-IN accept "-s $prefix -i $link" '' "$REPLIES" 'replies'
+        done
     done
 }
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +169,42 @@ def test_before_the_rules(
     assert watch.packets() == before
 
 
+NEAR = {"IPv4": ("172.18.0.2", "8.8.8.8"), "IPv6": ("fd12:18::2", "2600::10")}
+
+
+@pytest.mark.parametrize("rules", [True, False], ids=["with the rules", "without"])
+@pytest.mark.parametrize(("own", "other"), NEAR.values(), ids=NEAR.keys())
+def test_a_reply_by_the_upstreams_link(
+    place: Networks, firewall: Firewall, own: str, other: str, *, rules: bool
+) -> None:
+    """Who is on the upstream's network cannot answer in the place of the internet."""
+    loose = {f"net/ipv4/conf/{one}/rp_filter": "2" for one in ("all", "upstream")}
+    place.sysctl(place.proxy, loose)
+    firewall.reset()
+    if rules:
+        firewall.apply(**OPEN)
+    mac = place.proxy.run(["cat", "/sys/class/net/upstream/address"]).stdout.strip()
+    port, silent = str(next(UNUSED)), "9"
+    heard = place.proxy.popen(forge("hear", own, port, other, silent))
+    assert heard.stdout is not None
+    assert heard.stdout.readline() == "asked\n"
+    said(place.upstream, "from_the_link", "upstream", mac, other, silent, own, port)
+    text, _ = heard.communicate("go on\n")
+    assert text == ("" if rules else "forged\n")
+
+
+def test_replies_by_the_upstreams_link(place: Networks, firewall: Firewall) -> None:
+    """The upstream itself is heard, and so is a network behind a router on its link."""
+    place.proxy.ip("route add 10.9.0.0/16 via 172.19.0.3", "route add fd09::/64 via fd12:19::3")
+    place.upstream.ip("address add 10.9.0.9/32 dev lo", "address add fd09::9/128 dev lo")
+    allow = f"{GOOD['allow']},10.9.0.9:80,[fd09::9]:80"
+    firewall.apply(mode="upstream-only", allow=allow)
+    hosts = ("172.19.0.3", "[fd12:19::3]", "10.9.0.9", "[fd09::9]")
+    answers = place.proxy.probe(*(f"tcp:{host}:80" for host in hosts))
+    assert [answer for answer in answers.values() if not answer.open] == []
+    place.proxy.ip("route del 10.9.0.0/16", "route del fd09::/64")
+
+
 @pytest.mark.parametrize("own", ["172.18.0.2", "fd12:18::2"])
 def test_clients_stay_while_the_server_speaks_first(
     place: Networks, firewall: Firewall, own: str
@@ -205,3 +242,41 @@ def test_a_kernel_without_connmark(firewall: Firewall, tmp_path: Path, backend: 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Extension connmark is not supported" in done.stderr
     assert firewall.both() == before
+
+
+ADVERTISE = """
+import socket, struct, sys
+sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+index = socket.if_nametoindex(sys.argv[1])
+prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 3600, 3600, 0)
+prefix += socket.inet_pton(socket.AF_INET6, sys.argv[2])
+packet = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0) + prefix
+sock.sendto(packet, ("ff02::1", 0, 0, index))
+"""
+"""A router that it is not, with a prefix and a default route."""
+
+
+@pytest.mark.parametrize("neighbour", ["tunnel", "upstream"])
+def test_a_router_that_announces_itself(backend: str, neighbour: str) -> None:
+    """Where IPv6 is closed it changes no rule, before them or after: nobody is a way out by it."""
+    with Networks(containers=True) as made:
+        firewall = Firewall(made.proxy, backend)
+        firewall.apply(allow=GOOD["allow"])
+        quiet = firewall.both()
+        firewall.call("remove")
+        machine: Namespace = getattr(made, neighbour)
+        # An address is its own as soon as the packet has been read.
+        machine.run([sys.executable, "-c", ADVERTISE, neighbour, "2600:77::"])
+        wait_for(made.proxy, "2600007700000000")
+        assert firewall.where.run(["cat", "/proc/net/ipv6_route"]).stdout.count("26000077") > 0
+        firewall.apply(allow=GOOD["allow"])
+        assert firewall.both() == quiet
+        assert firewall.verify("--rules-only", allow=GOOD["allow"])[0] == 0
+
+
+def wait_for(where: Namespace, address: str) -> None:
+    """Until the kernel has an address that begins so."""
+    end = time.monotonic() + 10
+    while address not in where.run(["cat", "/proc/net/if_inet6"]).stdout:
+        assert time.monotonic() < end, "no router was believed"

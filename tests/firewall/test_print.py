@@ -145,7 +145,7 @@ def test_the_order_on_the_way_in(family: int) -> None:
     """What is meant for another network's address; the exceptions' hosts; who is left is marked."""
     found = steps(family, "BULWARK-IN", **ALL)
     text = {4: "10.9.9.9:80/tcp", 6: "[fd99::9]:80/udp"}[family]
-    wanted = ["loopback", "replies", "unreachable", "own address only", f"from {text}", MARK]
+    wanted = ["loopback", "unreachable", "replies", "own address only", f"from {text}", MARK]
     assert [one for one in found if one in wanted] == wanted
     extra = {"neighbour discovery", "packet too big"} if family == 6 else set[str]()
     assert set(found) - set(wanted) == extra
