@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -98,12 +99,20 @@ def without(*capabilities: str) -> list[str]:
     return ["setpriv", "--bounding-set", ",".join(f"-{name}" for name in capabilities), "--"]
 
 
+def read_status(text: str) -> dict[str, str]:
+    """What a process's ``status`` says, by its key."""
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
 @pytest.mark.parametrize(
     ("env", "arguments", "said"),
     [
         pytest.param({"EGRESS_FIREWALL": "maybe"}, ["true"], "neither on nor off", id="maybe"),
         pytest.param({"EGRESS_FIREWALL": ""}, ["true"], "neither on nor off", id="empty"),
         pytest.param({}, [], "no command", id="no command"),
+        pytest.param({}, ["--help"], '"--help" is no program', id="an option of another program"),
+        pytest.param({}, ["check"], '"check" is no program', id="a command of another program"),
+        pytest.param({}, ["exit"], '"exit" is no program', id="a command of the shell's own"),
     ],
 )
 def test_what_is_asked_for_wrongly(
@@ -147,10 +156,42 @@ class TestAsRoot:
         """In this order; the command runs as the server's user with nothing."""
         run = image.run("entrypoint", "cat", "/proc/self/status")
         assert (run.returncode, image.calls) == (0, ["apply", "verify"])
-        status = dict(line.split(":\t", 1) for line in run.stdout.splitlines() if ":\t" in line)
+        status = read_status(run.stdout)
         assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(SERVER)}
         assert status["Groups"].split() == []
         for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            assert int(status[name], 16) == 0, name
+        assert status["NoNewPrivs"] == "1"
+
+    def test_the_scope_of_a_host_is_refused(self, image: Image) -> None:
+        """One line, status 2: what comes in would be left alone."""
+        run = image.run("entrypoint", "true", EGRESS_SCOPE="uid")
+        assert (run.returncode, run.stdout, image.calls) == (2, "", [])
+        assert run.stderr.startswith("entrypoint: EGRESS_SCOPE is for a host")
+        assert run.stderr.count("\n") == 1
+        assert image.run("entrypoint", "true", EGRESS_SCOPE="container").returncode == 0
+
+    @pytest.mark.parametrize("user", [0, SERVER])
+    def test_what_it_was_left_by_whoever_started_it(self, image: Image, user: int) -> None:
+        """Capabilities to inherit are given up, too; some engines leave them to a user as well."""
+        by = [
+            *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"),
+            *("--inh-caps=+net_admin,+net_raw", "--ambient-caps=+net_admin", "--"),
+        ]
+        # The folders above belong to root alone.
+        text = (image.root / "docker/entrypoint").read_text()
+        run = subprocess.run(  # noqa: S603 - our own script
+            [*by, "/bin/bash", "-c", text, "entrypoint", "cat", "/proc/self/status"],
+            env={"PATH": PATH, "EGRESS_FIREWALL": "off"},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+        status = read_status(run.stdout)
+        for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
             assert int(status[name], 16) == 0, name
         assert status["NoNewPrivs"] == "1"
 
@@ -342,3 +383,22 @@ class TestHealth:
             EGRESS_FIREWALL="off",
         )
         assert (run.returncode, image.calls) == (0, [])
+
+    @pytest.mark.root
+    @pytest.mark.skipif(not is_root, reason="NOT TESTED: only root can give up being root")
+    def test_who_asks(self, image: Image) -> None:
+        """The server's user, with nothing: what an answer does to it, it does to nobody else."""
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o755)
+            python = Path(folder, "python3")
+            python.write_text("#!/bin/sh\nexec cat /proc/self/status\n")
+            python.chmod(0o755)
+            by = ["setpriv", "--inh-caps=+net_admin", "--ambient-caps=+net_admin", "--"]
+            run = image.run("healthcheck", by=by, PATH=f"{folder}:{PATH}")
+        assert run.returncode == 0, run.stderr
+        status = read_status(run.stdout)
+        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(SERVER)}
+        assert status["Groups"].split() == []
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            assert int(status[name], 16) == 0, name
+        assert status["NoNewPrivs"] == "1"
