@@ -23,7 +23,10 @@ from scripts import docs
 README = docs.README.read_text("utf-8")
 EXAMPLE = docs.EXAMPLE.read_text("utf-8")
 FIREWALL = docs.ROOT / "firewall"
-PAGES = ["README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "docker/README.md"]
+PAGES = [
+    *("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"),
+    *("docker/README.md", "firewall/README.md", "tests/README.md"),
+]
 
 
 @pytest.mark.parametrize("name", ["clients", "settings", "errors", "metrics", "log"])
