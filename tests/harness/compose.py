@@ -53,12 +53,12 @@ def merged(under: Any, over: Any, key: str = "") -> Any:
             targets = {
                 item["target"] for item in over if isinstance(item, dict) and "target" in item
             }
-            kept = [
+            others = [
                 item
                 for item in under
                 if not (isinstance(item, dict) and item.get("target") in targets)
             ]
-            return [*kept, *over]
+            return [*others, *over]
         case _:
             return over
 
