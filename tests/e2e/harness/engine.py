@@ -216,9 +216,15 @@ class Engine:
         if self._daemon is None or self._daemon.poll() is not None:
             return
         number = (self.folder / "docker.pid").read_text().strip()
-        subprocess.run(self.inside(["kill", "-TERM", number]), check=False)
+        self.signal("TERM", number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._daemon.wait(STOP_SECONDS)
+
+    def signal(self, name: str, number: str) -> None:
+        """Sends a signal to the process that has this number in here, if there is one."""
+        # The shell's own: not every system has a program of that name.
+        kill = ["bash", "-c", 'kill -s "$1" "$2"', "kill", name, number]
+        subprocess.run(self.inside(kill), check=False)
 
     def docker(
         self,
