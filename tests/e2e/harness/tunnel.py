@@ -30,6 +30,8 @@ class Tunnel:
     def __init__(self, networks: Networks, local_port: int) -> None:
         self._networks = networks
         self._local_port = local_port
+        self._server: subprocess.Popen[str] | None = None
+        self._client: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="bulwark-ssh-"))
@@ -44,8 +46,9 @@ class Tunnel:
 
     def __exit__(self, *_: object) -> None:
         for process in (self._client, self._server):
-            process.terminate()
-            process.wait(10)
+            if process is not None:
+                process.terminate()
+                process.wait(10)
         shutil.rmtree(self._folder)
         if self._made_separation:
             with contextlib.suppress(OSError):
