@@ -36,7 +36,6 @@ from tests.harness.networks import Networks
 
 
 @pytest.mark.case("FW-12")
-@pytest.mark.case("FW-12")
 def test_what_vllm_reaches(deployment: Stack, report: Report) -> None:
     """From the model's container nothing at all is reached, not even the proxy that asks it."""
     proxy = (
