@@ -13,6 +13,9 @@ readonly LET_OUT_SECONDS=(0.3 3)
 # Addresses that are nobody's (RFC 5737, RFC 3849), for what becomes of everything else.
 readonly NOBODY=(192.0.2.1/32 2001:db8::1/128)
 
+# By family: where a packet stays at home.
+declare -rA OWN_LOOPBACK=([4]=127.0.0.1/32 [6]=::1/128)
+
 # Where clouds hand out a machine's credentials.
 readonly METADATA=(169.254.169.254/32 100.100.100.200/32 fd00:ec2::254/128)
 
@@ -46,6 +49,26 @@ verify_probes() {
         all_counted && break
     done
     judge_probes
+}
+
+# verify_in_force FAMILY: rules that are in place may be asleep (a table of nftables can be). One packet
+# over loopback, which leaves nowhere, must be counted.
+verify_in_force() {
+    local -A before=() after=() due=()
+    local -a answers=()
+    [[ $1 == 4 ]] || ipv6_present || return 0
+    plan "$1"
+    PROBE_TARGETS=() PROBE_PROTOCOLS=() PROBE_PORTS=() PROBE_STEPS=() PROBE_RULES=()
+    add_probe "$1" "${OWN_LOOPBACK[$1]}" udp "$PROBE_PORT"
+    read_counters "$1" before
+    send_probes "${STEP_VERDICTS[PROBE_STEPS[0]]}" "$REJECTED_SECONDS"
+    read_counters "$1" after
+    count_due
+    if all_counted; then
+        check rules "IPv$1 packets" counted counted true
+    else
+        check rules "IPv$1 packets" counted 'not counted: the rules are not in force' false
+    fi
 }
 
 # list_probes FAMILY

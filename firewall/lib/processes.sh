@@ -43,11 +43,15 @@ read_status() {
 # runs_as_user PID: looks at no more of the many than it must.
 runs_as_user() {
     local line
+    local -a threads
     read_lines "/proc/$1/status" || return 1
     for line in "${TEXT_LINES[@]}"; do
         case $line in
-            # The dead have no power, and none to take.
-            State:*Z*) return 1 ;;
+            # The dead have no power, and none to take: unless it was the first thread only.
+            State:*Z*)
+                threads=("/proc/$1/task/"*)
+                ((${#threads[@]} > 1)) || return 1
+                ;;
             Uid:*)
                 [[ $line$'\t' == *$'\t'"$USER_ID"$'\t'* ]]
                 return
@@ -67,19 +71,27 @@ is_ancestor() {
     return 1
 }
 
-# Without the right to look, a process counts as here.
+# lives_elsewhere PID: whether no thread of it is in this network. Without the right to look, one counts
+# as here; the dead are nowhere.
 lives_elsewhere() {
-    local here there
-    here=$(readlink /proc/self/ns/net) || return 1
-    there=$(readlink "/proc/$1/ns/net" 2>/dev/null) || return 1
-    [[ $there != "$here" ]]
+    local task
+    for task in "/proc/$1/task/"*; do
+        is_dead "$task/status" && continue
+        [[ -e $task/ns/net && ! $task/ns/net -ef /proc/self/ns/net ]] || return 1
+    done
+}
+
+# is_dead FILE: whether that thread has ended, and nobody has asked how yet.
+is_dead() {
+    read_status "$1" || return 0
+    [[ ${STATUS[State]} == Z* ]]
 }
 
 # verify_process PID: capabilities belong to threads, so each is looked at.
 verify_process() {
     local status power
     for status in "/proc/$1/task/"*/status; do
-        read_status "$status" || continue
+        is_dead "$status" && continue
         power_of
         [[ -z $POWER ]] || power=$POWER
     done

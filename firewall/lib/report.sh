@@ -30,9 +30,11 @@ stop_on_problems() {
     exit "$REFUSED"
 }
 
-# check KIND NAME EXPECTED RESULT OK: one row of what verify found; OK is true or false.
+# check KIND NAME EXPECTED RESULT OK: one row of what verify found; OK is true or false. A process names
+# itself as it likes: what is no plain character reaches neither the row's tabs nor a terminal.
 check() {
-    CHECKS+=("$1"$'\t'"$2"$'\t'"$3"$'\t'"$4"$'\t'"$5")
+    local -a row=("${@//[^[:print:]]/?}")
+    CHECKS+=("${row[0]}"$'\t'"${row[1]}"$'\t'"${row[2]}"$'\t'"${row[3]}"$'\t'"${row[4]}")
     [[ $5 == true ]] || CHECKS_OK=false
 }
 
@@ -77,9 +79,7 @@ print_json() {
     printf ']}\n'
 }
 
-# Control characters cannot be told in a table either: they become spaces.
 json_string() {
-    local text=${1//[[:cntrl:]]/ }
-    text=${text//\\/\\\\}
+    local text=${1//\\/\\\\}
     printf '"%s"' "${text//\"/\\\"}"
 }

@@ -18,6 +18,9 @@ run_verify() {
     for family in $FAMILIES; do
         verify_rules "$family"
     done
+    for family in $FAMILIES; do
+        [[ $CHECKS_OK == false ]] || verify_in_force "$family"
+    done
     [[ $CHECKS_OK == true && $RULES_ONLY == false ]] || report_checks
     verify_names
     # Before the probes, which run as the same user.
@@ -121,20 +124,24 @@ verify_chain() {
     check rules "IPv$1 $2" "$index rules" "the same $index rules" true
 }
 
-# A name that has moved leaves an exception for whoever has the address now.
+# A name that has moved leaves an exception for whoever has the address now; and who puts a rule under
+# a name's comment has made one for an address that the name never had.
 verify_names() {
-    local entry name address
+    local entry name address strangers
     for entry in "${NAMES[@]}"; do
         name=${entry#* }
         if ! resolve "$name"; then
             check name "$name" "${RESOLVED[$name]% }" 'does not resolve now' true
             continue
         fi
+        strangers=
         for address in ${RESOLVED[$name]}; do
-            [[ " $ADDRESSES" == *" $address "* ]] || continue
-            check name "$name" "${RESOLVED[$name]% }" "${ADDRESSES% }" true
-            continue 2
+            [[ " $ADDRESSES" == *" $address "* ]] || strangers+="$address "
         done
-        check name "$name" "${RESOLVED[$name]% }" "is ${ADDRESSES% } now: apply again" false
+        if [[ -n $strangers ]]; then
+            check name "$name" "${RESOLVED[$name]% }" "not ${strangers% } now, but ${ADDRESSES% }: apply again" false
+        else
+            check name "$name" "${RESOLVED[$name]% }" "${ADDRESSES% }" true
+        fi
     done
 }

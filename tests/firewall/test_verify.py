@@ -316,7 +316,7 @@ def test_rules_of_the_other_backend(good: Firewall) -> None:
 
 
 def test_rules_only_sends_nothing(good: Firewall) -> None:
-    """The health check's command is about the rules: no packet, no process."""
+    """The health check's command is about the rules: no packet that leaves, no process."""
     counters = probes_counters(good)
     code, report = good.verify("--rules-only", **GOOD)
     assert (code, report.ok) == (0, True)
