@@ -158,16 +158,23 @@ run_apply() {
         may_be_left_out "$family" || fail "$SURPRISE" "$OFFENCE"
         unset "TEXT[$family]"
     done
+    uninterrupted
     restore 4 "$BACKEND" "${TEXT[4]}" || fail "$SURPRISE" "$OFFENCE"
     if [[ -n ${TEXT[6]:-} ]] && ! restore 6 "$BACKEND" "${TEXT[6]}"; then
         may_be_left_out 6 || undo_first_family
         unset 'TEXT[6]'
     fi
     leave_other_backend
+    trap - INT TERM HUP
     say_names
     say_denied
     say_notices
     say_applied
+}
+
+# From here on both families are changed, or neither. The tools, too, no longer hear a ctrl-C.
+uninterrupted() {
+    trap '' INT TERM HUP
 }
 
 # rehearse FAMILY: makes the transaction, and lets the tool read it without doing it.
@@ -285,6 +292,7 @@ run_remove() {
     require_privilege
     lock
     lend_lock_file
+    uninterrupted
     for family in 4 6; do
         for backend in nft legacy; do
             tool "$family" "$backend" save || continue
