@@ -25,6 +25,9 @@ declare -A KIND_OFFENCES=(
     [loopback]='is loopback, which is always open in container scope'
 )
 
+# Every item is compared with every other: a thousand would take the health check longer than it has.
+readonly MOST_ITEMS=256
+
 # A comment has room for 255 characters; `allow NAME:65535/tcp` is the longest of ours.
 readonly LONGEST_NAME=230
 
@@ -87,6 +90,11 @@ read_items() {
     [[ -z $value ]] && return
     if [[ $value == *[[:space:]]* ]]; then
         problem "$setting: \"$value\" has white space in it"
+        return
+    fi
+    item=${value//[^,]/}
+    if ((${#item} >= MOST_ITEMS)); then
+        problem "$setting has $((${#item} + 1)) items, and may have $MOST_ITEMS: name networks instead"
         return
     fi
     while IFS= read -r -d , item; do
