@@ -15,7 +15,7 @@ TABLES = {4: "ip", 6: "ip6"}
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Networks]:
-    """The LAN serves the port that is probed. (A table of the legacy backend cannot sleep.)"""
+    """The LAN serves the port that is probed; a table of the legacy backend cannot sleep."""
     if problem := works("nft"):
         leave_out(f"no iptables-nft here: {problem}")
     with Networks(containers=True) as made:
