@@ -92,6 +92,14 @@ def test_the_firewall_proves_itself(deployment: Stack, report: Report) -> None:
     assert len(kinds) >= 3, kinds
 
 
+def test_the_firewalls_files_are_roots_alone(deployment: Stack) -> None:
+    """Its script is also its lock: the server's user could hold it and make health checks fail."""
+    theirs = deployment.run("proxy", "bash", "-c", f"exec <{EGRESS}", user=10001, check=False)
+    assert theirs.returncode != 0
+    assert "Permission denied" in theirs.stderr
+    assert deployment.run("proxy", "bash", "-c", f"exec <{EGRESS}", user=0).returncode == 0
+
+
 @pytest.mark.case("DK-02")
 def test_health_without_curl(deployment: Stack) -> None:
     """The container becomes healthy, and by nothing that its image does not have."""
