@@ -23,15 +23,16 @@ declare -ri ROUTE_LEARNED=0x40000
 
 # Of both families, as prefixes.
 ONLINK=() GATEWAYS=() OWN=()
-# Interfaces with a network, those with a way out, whose link a prefix is on, and by link all prefixes
-# that lie that way, with a space after each.
+# Interfaces with a route, those with a way out, and by interface all prefixes that lie that way, with a
+# space after each.
 LINKS=() WAYS_OUT=()
-declare -A LINK_OF=() THAT_WAY=()
+declare -A THAT_WAY=()
+LINKS_TO=()
 # Addresses that this namespace will ask for names.
 RESOLVERS=()
 
 read_network() {
-    ONLINK=() GATEWAYS=() OWN=() LINKS=() WAYS_OUT=() LINK_OF=() THAT_WAY=()
+    ONLINK=() GATEWAYS=() OWN=() LINKS=() WAYS_OUT=() THAT_WAY=()
     read_ipv4_routes
     read_ipv6_routes
     read_own_addresses
@@ -75,20 +76,41 @@ add_route() {
         [[ $MODE == internet && $IPV6 == on ]] || return 0
     elif (($3 >= LEAST_ONLINK_BITS)); then
         remember_prefix "$2" "$3"
-        comes_and_goes "$PREFIX" || THAT_WAY[$1]+="$PREFIX "
+        if ! comes_and_goes "$PREFIX"; then
+            THAT_WAY[$1]+="$PREFIX "
+            add_once LINKS "$1"
+        fi
     else
         add_once WAYS_OUT "$1"
+        add_once LINKS "$1"
     fi
     if [[ $4 =~ [^0] ]]; then
         remember_prefix "$4" $((${#4} * 4))
         comes_and_goes "$PREFIX" || add_once GATEWAYS "$PREFIX"
     elif (($3 >= LEAST_ONLINK_BITS)); then
         remember_prefix "$2" "$3"
-        comes_and_goes "$PREFIX" && return
-        add_once ONLINK "$PREFIX"
-        add_once LINKS "$1"
-        LINK_OF[$PREFIX]=$1
+        comes_and_goes "$PREFIX" || add_once ONLINK "$PREFIX"
     fi
+}
+
+# links_to PREFIX: the interfaces of its longest route, and those of routes into it; in LINKS_TO.
+links_to() {
+    local link prefix longest=0
+    LINKS_TO=()
+    for link in "${LINKS[@]}"; do
+        for prefix in ${THAT_WAY[$link]:-}; do
+            contains "$prefix" "$1" && ((${BITS[$prefix]} > longest)) && longest=${BITS[$prefix]}
+        done
+    done
+    for link in "${LINKS[@]}"; do
+        for prefix in ${THAT_WAY[$link]:-}; do
+            if contains "$1" "$prefix"; then
+                add_once LINKS_TO "$link"
+            elif contains "$prefix" "$1" && ((${BITS[$prefix]} == longest)); then
+                add_once LINKS_TO "$link"
+            fi
+        done
+    done
 }
 
 # is_way_out INTERFACE

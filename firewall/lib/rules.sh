@@ -73,8 +73,7 @@ plan_out() {
     plan_out_loopback "$family"
     # REPLY: packets that answer a flow which came in. A flow that this side opened is judged by the
     # rules below with each packet, so that one opened before them, or under wider ones, ends.
-    answers
-    step BULWARK-OUT accept '' '' "$ANSWERS" 'replies'
+    plan_out_replies "$family"
     plan_exceptions "$family"
     plan_dns "$family"
     plan_denied "$family"
@@ -85,9 +84,16 @@ plan_out() {
 
 # What answers a flow that was let in. One that was tracked before there were rules, or whose packets
 # they reject, has no mark. In uid scope nothing that comes in is judged, so there is none to ask for.
-answers() {
-    ANSWERS=$REPLIES
-    [[ $SCOPE == uid ]] || ANSWERS+=" -m connmark --mark $LET_IN"
+#
+# By TCP, and to pings: the server serves nothing else, and a neighbour who forges an address (with IPv6
+# without any privilege) could open a way there by one UDP packet. Nor does a connection begin with
+# what is called a reply: where the kernel forgot one, the next SYN is a new flow of this side.
+plan_out_replies() {
+    local answers=$REPLIES icmp=icmp
+    [[ $SCOPE == uid ]] || answers+=" -m connmark --mark $LET_IN"
+    [[ $1 == 4 ]] || icmp=ipv6-icmp
+    step BULWARK-OUT accept '' tcp "-m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN $answers" 'replies'
+    step BULWARK-OUT accept '' "$icmp" "$answers" 'replies to pings'
 }
 
 plan_out_loopback() {
@@ -222,18 +228,18 @@ plan_in_upstream_replies() {
     done
 }
 
-# Interfaces to a network that has an exception on it and no way out, where there is another
-# network: by that one the clients come. In UPSTREAM_LINKS.
+# Interfaces by which an exception is reached, itself or by a router, and which are no way out, where
+# there is another: by that one the clients come. In UPSTREAM_LINKS.
 upstream_links() {
-    local entry host address prefix
+    local entry host address link
     UPSTREAM_LINKS=()
     ((${#LINKS[@]} > 1)) || return 0
     for entry in "${ALLOW[@]}"; do
         host=${entry%% *}
         for address in ${RESOLVED[$host]-${HEX[$host]+$host}}; do
-            for prefix in "${ONLINK[@]}"; do
-                contains "$prefix" "$address" || contains "$address" "$prefix" || continue
-                is_way_out "${LINK_OF[$prefix]}" || add_once UPSTREAM_LINKS "${LINK_OF[$prefix]}"
+            links_to "$address"
+            for link in "${LINKS_TO[@]}"; do
+                is_way_out "$link" || add_once UPSTREAM_LINKS "$link"
             done
         done
     done

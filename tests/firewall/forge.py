@@ -4,6 +4,7 @@ A program of its own, with nothing but the standard library::
 
     python3 -I forge.py over_loopback udp fd12:18::2 5000 fd00:1::10 7
     python3 -I forge.py from_the_link upstream 02:… 192.168.1.10 53 172.18.0.2 5000
+    python3 -I forge.py claim fd00:1::10 7 fd12:18::2 5000
     python3 -I forge.py ask 172.18.0.2 5000 192.168.1.10 53
     python3 -I forge.py hear 172.18.0.2 5010 203.0.113.10 9
 
@@ -118,6 +119,12 @@ def from_the_link(link: str, mac: str, *flow: str) -> None:
         sock.bind((link, 0))
         own = sock.getsockname()[4]
         sock.send(bytes.fromhex(mac.replace(":", "")) + own + struct.pack("!H", kind) + data)
+
+
+def claim(other: str, other_port: str, target: str, port: str) -> None:
+    """One datagram from an address that is another's, without any privilege; IPv6 only."""
+    become_the_server()
+    made(socket.SOCK_DGRAM, other, int(other_port)).sendto(b"forged\n", at(target, int(port)))
 
 
 def ask(own: str, port: str, other: str, other_port: str) -> None:

@@ -49,7 +49,8 @@ def place(networks: Networks) -> Networks:
     for family in (4, 6):
         silence = ("-A", "INPUT", "-p", "udp", "-m", "udp", "--dport", "9", "-j", "DROP")
         Firewall(networks.internet, "nft").rule(family, *silence)
-    networks.sysctl(networks.proxy, {"net/ipv4/ip_unprivileged_port_start": "0"})
+    for one in (networks.proxy, networks.tunnel):
+        networks.sysctl(one, {"net/ipv4/ip_unprivileged_port_start": "0"})
     return networks
 
 
@@ -166,6 +167,16 @@ def test_before_the_rules(
     said(place.upstream, *words)  # which keeps it alive
     before = watch.packets()
     assert said(place.proxy, "ask", own, port, other, str(PORT)) == ""
+    assert watch.packets() == before
+
+
+def test_a_neighbour_that_lies(place: Networks, firewall: Firewall, watch: Watch) -> None:
+    """Who is on the clients' network needs no privilege to forge by IPv6; no datagram is answered."""
+    firewall.hold(**GOOD)
+    port = str(next(UNUSED))
+    said(place.tunnel, "claim", "fd00:1::10", str(PORT), "fd12:18::2", port)
+    before = watch.packets()
+    assert said(place.proxy, "ask", "fd12:18::2", port, "fd00:1::10", str(PORT)) == ""
     assert watch.packets() == before
 
 

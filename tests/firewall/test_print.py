@@ -66,7 +66,7 @@ def steps(family: int, chain: str, **settings: str) -> list[str]:
     ]
 
 
-FIRST4 = ["resets", "not an own address", "loopback", "replies"]
+FIRST4 = ["resets", "not an own address", "loopback", "replies", "replies to pings"]
 FIRST6 = ["neighbour discovery", *FIRST4]
 OUT4 = [*FIRST4, "range", "internet"]
 OUT6 = [*FIRST6, "range", "no IPv6 internet"]
@@ -107,12 +107,12 @@ ORDERS: dict[str, tuple[int, dict[str, str], list[str]]] = {
     "one user of a host, IPv4": (
         4,
         {"scope": "uid"},
-        ["not an own address", "replies", "own addresses", "range", "internet"],
+        ["not an own address", "replies", "replies to pings", "own addresses", "range", "internet"],
     ),
     "one user of a host, upstream only": (
         4,
         {"scope": "uid", "mode": "upstream-only"},
-        ["not an own address", "replies", "range", "everything else"],
+        ["not an own address", "replies", "replies to pings", "range", "everything else"],
     ),
 }
 
