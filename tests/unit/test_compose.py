@@ -222,6 +222,10 @@ def test_networks_without_a_way_out() -> None:
         name for name, network in BASE["networks"].items() if (network or {}).get("internal")
     }
     assert internal == {"upstream", "monitoring"}
+    # Over IPv6 a network without a way out would still reach this machine by its bridge, and a process
+    # without any privilege may forge addresses.
+    ours = {name: (BASE["networks"][name] or {}).get("enable_ipv6") for name in PROXY["networks"]}
+    assert ours == dict.fromkeys(("tunnel", "upstream", "monitoring"), False)
     # What is published from here must not be a way out by the address of this machine.
     console = FILES["compose.monitoring.yaml"]["networks"]["console"]
     assert console["driver_opts"] == {"com.docker.network.bridge.enable_ip_masquerade": "false"}
