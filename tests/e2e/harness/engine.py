@@ -291,8 +291,8 @@ class Engine:
         return "\n".join(text.splitlines()[-lines:])
 
 
-BUILDING = ("--iptables=false", "--ip6tables=false", "--bridge=none")
-"""Arguments for an engine in the system's own network: it makes no rule and no bridge there."""
+BUILDING = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
+"""Arguments for an engine in the system's own network: it makes no rule and no bridge there, and no router of it."""
 
 
 def sweep() -> None:
