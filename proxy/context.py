@@ -9,22 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints import Endpoint
-from proxy.errors import ClientDisconnected, Dialect, Reason, Refusal
+from proxy.errors import ClientDisconnected, Dialect, RawHeaders, Reason, Refusal
+from proxy.principal import Principal
 
 _KEY = "bulwark"
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who asks, once authenticated.
-
-    Attributes:
-        key_id: The public id of the key (``env-1``, ``k3v9x2ab``, ``anonymous``); fit for logs.
-        cache_salt: A secret of this key's own, for ``PROXY_CACHE_SALT=per-key``; never logged.
-    """
-
-    key_id: str
-    cache_salt: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,13 +23,18 @@ class RequestContext:
 
     Attributes:
         headers: The request's fields as received, names lowercase; for reading only.
+        account: Whose turn and whose limits it counts for: the key's id or, of those without a
+            key, the network that they come from.
         route_refusal: The 404 or 405 that the table found, to be said only after authentication.
+        rate_fields: What the response's head says of the key's limits (``x-ratelimit-*``).
         outcome: Why it ended otherwise than well; None while it goes well.
         status: The status sent to the client; 0 while none was.
         first_byte: When the first byte of the response's body was sent, comments apart; 0 while
             none was.
         committed: Whether a 200 event stream was begun in the upstream's place, so that an error can
             only be told as an event; false again from the upstream's own events on.
+        prompt_tokens: What the engine read, and `completion_tokens` what it wrote: as it said so or,
+            with `usage_estimated`, as far as can be told. None where nobody looked.
         fault: For whoever has to find out what failed: classes of exceptions and, of a bug, where.
             Never a message: it could quote a client.
     """
@@ -54,6 +47,8 @@ class RequestContext:
     endpoint: Endpoint | None = None
     route_refusal: Refusal | None = None
     principal: Principal | None = None
+    account: str = ""
+    rate_fields: RawHeaders = ()
     outcome: Reason | None = None
     status: int = 0
     upstream_status: int = 0
@@ -62,6 +57,9 @@ class RequestContext:
     bytes_out: int = 0
     prompt_chars: int = 0
     output_tokens_bound: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    usage_estimated: bool = False
     clamped: str = ""
     queued_seconds: float = 0.0
     first_byte: float = 0.0

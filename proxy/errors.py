@@ -8,11 +8,14 @@
     │   ├── InvalidApiKey           403  invalid_api_key
     │   ├── NotFound                404  not_found
     │   ├── MethodNotAllowed        405  method_not_allowed
+    │   ├── ModelNotFound           404  model_not_found
     │   ├── RequestTimeout          408  request_timeout
     │   ├── BodyTooLarge            413  body_too_large
     │   ├── TargetTooLong           414  target_too_long
     │   ├── UnsupportedMediaType    415  unsupported_media_type
     │   ├── MisdirectedRequest      421  misdirected_request
+    │   ├── RateLimitExceeded       429  rate_limit_exceeded
+    │   ├── TooManyFailures         429  too_many_failures
     │   ├── HeadTooLarge            431  head_too_large
     │   ├── BadRequest              400  never raised itself
     │   │   ├── InvalidHttp              invalid_http
@@ -27,11 +30,14 @@
     │   │   ├── TooManyChoices           too_many_choices
     │   │   ├── TooManyInputs            too_many_inputs
     │   │   ├── FieldRefused             field_refused
-    │   │   └── MediaRefused             media_refused
+    │   │   ├── MediaRefused             media_refused
+    │   │   ├── RequestExceedsRateLimit  request_exceeds_rate_limit
+    │   │   └── RequestExceedsCapacity   request_exceeds_capacity
     │   ├── Overloaded              503  overloaded
     │   └── ShuttingDown            503  shutting_down
     ├── Fault                       unexpected: ours or the upstream's
     │   ├── InternalError           500  internal_error
+    │   ├── LimitsUnavailable       503  limits_unavailable
     │   ├── UpstreamError           502  upstream_error
     │   ├── UpstreamUnavailable     503  upstream_unavailable
     │   └── UpstreamTimeout         504  upstream_timeout
@@ -66,11 +72,14 @@ class Reason(StrEnum):
     INVALID_API_KEY = "invalid_api_key"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
+    MODEL_NOT_FOUND = "model_not_found"
     REQUEST_TIMEOUT = "request_timeout"
     BODY_TOO_LARGE = "body_too_large"
     TARGET_TOO_LONG = "target_too_long"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     MISDIRECTED_REQUEST = "misdirected_request"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
+    TOO_MANY_FAILURES = "too_many_failures"
     HEAD_TOO_LARGE = "head_too_large"
     INVALID_HTTP = "invalid_http"
     KEY_IN_QUERY = "key_in_query"
@@ -85,9 +94,12 @@ class Reason(StrEnum):
     TOO_MANY_INPUTS = "too_many_inputs"
     FIELD_REFUSED = "field_refused"
     MEDIA_REFUSED = "media_refused"
+    REQUEST_EXCEEDS_RATE_LIMIT = "request_exceeds_rate_limit"
+    REQUEST_EXCEEDS_CAPACITY = "request_exceeds_capacity"
     OVERLOADED = "overloaded"
     SHUTTING_DOWN = "shutting_down"
     INTERNAL_ERROR = "internal_error"
+    LIMITS_UNAVAILABLE = "limits_unavailable"
     UPSTREAM_ERROR = "upstream_error"
     UPSTREAM_UNAVAILABLE = "upstream_unavailable"
     UPSTREAM_TIMEOUT = "upstream_timeout"
@@ -107,6 +119,7 @@ class Reason(StrEnum):
 _FAULTS = frozenset(
     {
         Reason.INTERNAL_ERROR,
+        Reason.LIMITS_UNAVAILABLE,
         Reason.UPSTREAM_ERROR,
         Reason.UPSTREAM_UNAVAILABLE,
         Reason.UPSTREAM_TIMEOUT,
@@ -236,6 +249,14 @@ class MethodNotAllowed(Refusal):
     reason = Reason.METHOD_NOT_ALLOWED
 
 
+class ModelNotFound(Refusal):
+    """A model that is not served, or not to this key: the two must not be told apart."""
+
+    status = 404
+    reason = Reason.MODEL_NOT_FOUND
+    anthropic_type = "not_found_error"
+
+
 class RequestTimeout(Refusal):
     """The head or the body of the request did not arrive in time."""
 
@@ -270,6 +291,22 @@ class MisdirectedRequest(Refusal):
 
     status = 421
     reason = Reason.MISDIRECTED_REQUEST
+
+
+class RateLimitExceeded(Refusal):
+    """The key has had what it was given, for now."""
+
+    status = 429
+    reason = Reason.RATE_LIMIT_EXCEEDED
+    openai_type = anthropic_type = "rate_limit_error"
+
+
+class TooManyFailures(Refusal):
+    """One more wrong key from an address that has sent too many of them."""
+
+    status = 429
+    reason = Reason.TOO_MANY_FAILURES
+    openai_type = anthropic_type = "rate_limit_error"
 
 
 class HeadTooLarge(Refusal):
@@ -363,6 +400,18 @@ class MediaRefused(BadRequest):
     reason = Reason.MEDIA_REFUSED
 
 
+class RequestExceedsRateLimit(BadRequest):
+    """More at once than a whole limit: waiting would not help, so that no SDK should retry."""
+
+    reason = Reason.REQUEST_EXCEEDS_RATE_LIMIT
+
+
+class RequestExceedsCapacity(BadRequest):
+    """More tokens than the engine's cache holds, even were it empty."""
+
+    reason = Reason.REQUEST_EXCEEDS_CAPACITY
+
+
 class Overloaded(Refusal):
     """This proxy is full: the queue, its deadline, or the memory for bodies."""
 
@@ -386,6 +435,14 @@ class InternalError(Fault):
 
     status = 500
     reason = Reason.INTERNAL_ERROR
+
+
+class LimitsUnavailable(Fault):
+    """Nobody can say what the key has had, and the operator wants no guesses."""
+
+    status = 503
+    reason = Reason.LIMITS_UNAVAILABLE
+    anthropic_type = "overloaded_error"
 
 
 class UpstreamError(Fault):

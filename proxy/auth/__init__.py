@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from proxy.context import Principal
+from proxy.principal import Principal
 
 
 class Authenticator(Protocol):

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from proxy.auth.credentials import HOW
-from proxy.context import Principal
 from proxy.errors import InvalidApiKey, MissingApiKey
+from proxy.principal import Principal
 
 _PREFIX = "sk-bw-"
 _ID = re.compile(r"[a-z0-9]{8}")

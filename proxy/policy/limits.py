@@ -38,12 +38,32 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Whose request it is, as far as that changes what it may ask.
+
+    Attributes:
+        cache_salt: The key's own salt, put in where ``PROXY_CACHE_SALT=per-key``.
+        max_prompt_chars: The key's own cap, in place of the operator's; None is none of its own.
+        max_output_tokens: The same, of output.
+        models: The only models that it may use; None is any.
+        want_usage: Whether the engine has to say what the request used.
+    """
+
+    cache_salt: str = ""
+    max_prompt_chars: int | None = None
+    max_output_tokens: int | None = None
+    models: frozenset[str] | None = None
+    want_usage: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What a request may cost the engine, as far as its body tells.
 
     Attributes:
         prompt_chars: What counted against the prompt cap.
         schema_chars: What counted against the schema cap.
+        text_bytes: Bytes of UTF-8 in all that counted: prompt, schemas, and 32 for each item.
         items: Messages, input items, parts and tool calls.
         media_parts: Images and sounds.
         sequences: Generations asked for; 0 where nothing is generated.
@@ -52,6 +72,7 @@ class Cost:
 
     prompt_chars: int = 0
     schema_chars: int = 0
+    text_bytes: int = 0
     items: int = 0
     media_parts: int = 0
     sequences: int = 0
@@ -67,9 +88,12 @@ class Verdict:
         stream: Whether the body says ``"stream": true``.
         cost: What to reserve for it.
         clamped: What was lowered, as ``max_tokens 32000 -> 4096``; empty if nothing was.
+        usage_asked: Whether the body asks for usage on our account, so that what the engine says of
+            it is ours to take out.
     """
 
     body: bytes
     stream: bool
     cost: Cost
     clamped: str = ""
+    usage_asked: bool = False

@@ -14,12 +14,13 @@ from typing import Any
 
 from proxy.admission.buffers import BufferBudget
 from proxy.admission.slots import Slots
-from proxy.context import Principal, RequestContext
+from proxy.context import RequestContext
 from proxy.endpoints import ENDPOINTS, EndpointTable
 from proxy.errors import ProxyError
 from proxy.forward import Forward, Timeouts, Upstream
 from proxy.lifeline import Lifelines
 from proxy.policy import Limits, Policy
+from proxy.principal import Principal
 from proxy.server.protocol import ProtocolLimits
 from proxy.upstream import target, transport
 from tests.harness.client import TIMEOUT_SECONDS, RawClient, request_bytes

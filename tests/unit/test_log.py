@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from proxy.context import Principal, RequestContext
+from proxy.context import RequestContext
 from proxy.endpoints import ENDPOINTS
 from proxy.errors import HeadTooLarge, Reason
+from proxy.principal import Principal
 from proxy.telemetry.log import Log, LogFormat, LogLevel
 
 NOW = datetime(2026, 6, 1, 12, 30, 15, 123_456, tzinfo=UTC)
