@@ -21,9 +21,10 @@ from proxy.endpoints import BodyKind, Endpoint
 from proxy.errors import InternalError, RequestTimeout, UpstreamError
 from proxy.intake import Intake
 from proxy.lifeline import Deadline, Lifeline, Lifelines
-from proxy.policy import Verdict
+from proxy.policy import Terms, Verdict
 from proxy.policy.listing import redact_models
 from proxy.policy.query import check_query
+from proxy.principal import Principal
 from proxy.relay import Relay
 from proxy.upstream import faults
 from proxy.upstream.target import Target
@@ -34,7 +35,7 @@ MAX_LISTING_BYTES = 1024 * 1024
 class Judge(Protocol):
     """What decides about a body: ``proxy.policy.Policy``."""
 
-    def check(self, kind: BodyKind, body: bytes, *, cache_salt: str) -> Verdict:
+    def check(self, kind: BodyKind, body: bytes, terms: Terms) -> Verdict:
         """The request that may pass in this one's place; raises a Refusal."""
 
 
@@ -144,8 +145,7 @@ class Forward:
 
     def _judged(self, context: RequestContext, kind: BodyKind, body: bytes) -> bytes:
         """What to send upstream: the very bytes unless something in them had to change."""
-        salt = context.principal.cache_salt if context.principal is not None else ""
-        verdict = self._policy.check(kind, body, cache_salt=salt)
+        verdict = self._policy.check(kind, body, _terms(context.principal))
         context.stream = verdict.stream
         context.clamped = verdict.clamped
         context.prompt_chars = verdict.cost.prompt_chars
@@ -197,6 +197,18 @@ class Forward:
             listing = await self._relay.collect(response, MAX_LISTING_BYTES, lifeline)
             response = _redacted(response, listing)
         await self._relay.stream(response, answer, lifeline)
+
+
+def _terms(principal: Principal | None) -> Terms:
+    if principal is None:
+        raise InternalError("Nobody was found to be asking.")
+    given = principal.allowance
+    return Terms(
+        cache_salt=principal.cache_salt,
+        max_prompt_chars=given.max_prompt_chars,
+        max_output_tokens=given.max_output_tokens,
+        models=given.models,
+    )
 
 
 def _redacted(response: httpx.Response, listing: bytes) -> httpx.Response:

@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,11 +46,14 @@ ADVICE: Mapping[Reason, str] = {
     Reason.INVALID_API_KEY: "Ask the owner for a key; the owner looks at `expires` and `disabled`.",
     Reason.NOT_FOUND: "Look at the base URL: it ends in `/v1`, without a slash. `PROXY_ENDPOINTS` adds routes.",
     Reason.METHOD_NOT_ALLOWED: "Use the method in `Allow`.",
+    Reason.MODEL_NOT_FOUND: "Take one that `/v1/models` lists; the owner has `PROXY_MODELS` and `models` of the key.",
     Reason.REQUEST_TIMEOUT: "Send faster, or set `PROXY_BODY_TIMEOUT_SECONDS`.",
     Reason.BODY_TOO_LARGE: "Send less, or set `PROXY_MAX_BODY_BYTES`.",
     Reason.TARGET_TOO_LONG: "Put it into the body: a query may have 2 KiB, the target 8 KiB.",
     Reason.UNSUPPORTED_MEDIA_TYPE: "Send JSON in UTF-8, uncompressed, as `application/json`.",
     Reason.MISDIRECTED_REQUEST: "Ask by loopback, or name the host in `PROXY_ADMIN_HOSTS`.",
+    Reason.RATE_LIMIT_EXCEEDED: "Try again after `Retry-After`; the message names the limit.",
+    Reason.TOO_MANY_FAILURES: "Stop trying keys; a right one is let in at any time.",
     Reason.HEAD_TOO_LARGE: "Send at most 100 fields in 32 KiB.",
     Reason.INVALID_HTTP: "Look for a broken client or intermediary.",
     Reason.KEY_IN_QUERY: "Send the key in a header, and replace this one: it may be in logs by now.",
@@ -64,9 +68,12 @@ ADVICE: Mapping[Reason, str] = {
     Reason.TOO_MANY_INPUTS: "Send several requests.",
     Reason.FIELD_REFUSED: "Leave it out, or name it in `PROXY_ALLOW_FIELDS`.",
     Reason.MEDIA_REFUSED: "Send it inline in base64, or set `PROXY_MAX_MEDIA_PARTS`.",
+    Reason.REQUEST_EXCEEDS_RATE_LIMIT: "Ask for less at once; the message names the limit.",
+    Reason.REQUEST_EXCEEDS_CAPACITY: "Shorten the prompt or `max_tokens`; `bulwark capacity` tells what fits.",
     Reason.OVERLOADED: "Try again after `Retry-After`; the message names what is full.",
     Reason.SHUTTING_DOWN: "Try again after `Retry-After`.",
     Reason.INTERNAL_ERROR: "Report it, with the line of the log that has its request id.",
+    Reason.LIMITS_UNAVAILABLE: "Look at Redis; `PROXY_REDIS_FAILURE=local` would count here meanwhile.",
     Reason.UPSTREAM_ERROR: "Look at the message, at `PROXY_UPSTREAM_API_KEY` and at the engine's log.",
     Reason.UPSTREAM_UNAVAILABLE: "Wait while a model loads; else look at the engine and `PROXY_UPSTREAM_URL`.",
     Reason.UPSTREAM_TIMEOUT: "Try again; the message names the time-out.",
@@ -79,7 +86,7 @@ LOG_FIELDS: Mapping[str, str] = {
     "level": "`debug`, `info`, `warning` or `error`.",
     "event": "`request`.",
     "request_id": "As in `X-Request-Id`, at the client and at the upstream.",
-    "client": "The address that connected (a tunnel's is its own), or `unix`.",
+    "client": "The client's address: who connected, or whom `PROXY_CLIENT_IP_HEADER` names; or `unix`.",
     "key_id": "Public id of the key, `env-1`, … or `anonymous`; null where nobody was let in.",
     "method": "The method, or `other`.",
     "endpoint": "As in `PROXY_ENDPOINTS`, `healthz` or `admin`; null for any other path.",
@@ -91,6 +98,9 @@ LOG_FIELDS: Mapping[str, str] = {
     "bytes_out": "Bytes of the response's body.",
     "prompt_chars": "What counted against the prompt cap; 0 where the request was refused.",
     "output_tokens_bound": "The most that may be generated, over all sequences.",
+    "prompt_tokens": "What the engine read; null where nobody has to know.",
+    "completion_tokens": "What it wrote; null as above.",
+    "usage": "Who says so: `engine`, or `estimate` where it told nothing; null as above.",
     "clamped": "What was lowered, as in `X-Bulwark-Clamped`.",
     "queued_seconds": "How long it waited for a slot.",
     "first_byte_seconds": "From its head to the first byte of the response's body.",
@@ -231,7 +241,7 @@ def series() -> Iterator[MetricWrapperBase]:
     """Every series that the server has."""
     registry = CollectorRegistry()
     Metrics(registry, version=__version__).watch(
-        Gauges(slots_in_use=lambda: 0, queued=lambda: 0, buffered_bytes=lambda: 0)
+        Gauges(**{field.name: lambda: 0 for field in fields(Gauges)})
     )
     for collector in list(registry._collector_to_names):  # noqa: SLF001 -- has no other list
         if isinstance(collector, MetricWrapperBase):

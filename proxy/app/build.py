@@ -73,6 +73,11 @@ def build(
             slots_in_use=lambda: slots.in_flight,
             queued=lambda: slots.queued,
             buffered_bytes=lambda: parts.buffers.leased_bytes,
+            kv_budget_tokens=lambda: 0,
+            kv_reserved_tokens=lambda: 0,
+            keys=lambda: 0,
+            keys_file_bad=lambda: 0,
+            redis_away=lambda: 0,
         )
     )
     return Bulwark(

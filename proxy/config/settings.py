@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from proxy.config.values import (
+    AddressHeader,
     ClientKeys,
     EndpointNames,
     FieldNames,
@@ -19,8 +20,12 @@ from proxy.config.values import (
     HeaderNames,
     Host,
     HostNames,
+    KvBudget,
+    ModelNames,
     Origins,
+    Peers,
     Port,
+    RedisUrl,
     RefusedFieldNames,
     Seconds,
     Unusable,
@@ -32,6 +37,7 @@ from proxy.policy.limits import Engine
 _KIB = 1024
 _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB
+_MAX_TOKENS = 10**12
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 
@@ -118,16 +124,33 @@ class Settings(BaseSettings):
         secret=True,
     )
     keys_file: FilePath | None = _setting(
-        None, "File of hashed keys, read at start.", bound="path of a TOML file"
+        None,
+        "File of hashed keys, made by `bulwark keys`; a change is in force within 2 s.",
+        bound="path of a TOML file",
     )
     allow_anonymous: bool = _setting(
         False, "Serve clients that send no key; without any key at all, serve everybody."
+    )
+    trusted_proxies: Peers = _setting(
+        (),
+        "Who may say where a client is: the tunnel's own address, as this server sees it.",
+        bound="addresses, networks or `unix`, comma separated",
+    )
+    client_ip_header: AddressHeader | None = _setting(
+        None,
+        "The one header in which a trusted proxy says it; cloudflared: `CF-Connecting-IP`.",
+        bound="name of a header",
     )
 
     endpoints: EndpointNames = _setting(
         (),
         "The endpoints served, in place of the default ones.",
         bound="endpoint names, comma separated",
+    )
+    models: ModelNames = _setting(
+        (),
+        "The only models that anybody may use; none given is all that the upstream has.",
+        bound="model names, comma separated",
     )
     engine: Engine = _setting("vllm", "The engine behind, for what only one of them needs.")
     profile: Literal["standard", "strict"] = _setting(
@@ -136,6 +159,13 @@ class Settings(BaseSettings):
 
     max_prompt_chars: int = _setting(
         10_000, "Prompt of one request.", unit="characters", ge=1, le=16 * _MIB
+    )
+    max_prompt_chars_ceiling: int = _setting(
+        0,
+        "How far a key's own `max_prompt_chars` may go above `PROXY_MAX_PROMPT_CHARS`; 0 is not at all.",
+        unit="characters",
+        ge=0,
+        le=16 * _MIB,
     )
     max_schema_chars: int = _setting(
         64_000,
@@ -149,6 +179,13 @@ class Settings(BaseSettings):
         "Output of one request, over all its sequences.",
         unit="tokens",
         ge=1,
+        le=_MIB,
+    )
+    max_output_tokens_ceiling: int = _setting(
+        0,
+        "How far a key's own `max_output_tokens` may go above `PROXY_MAX_OUTPUT_TOKENS`; 0 is not at all.",
+        unit="tokens",
+        ge=0,
         le=_MIB,
     )
     output_overflow: Literal["clamp", "reject"] = _setting(
@@ -207,6 +244,62 @@ class Settings(BaseSettings):
 
     max_inflight: int = _setting(
         32, "Requests at the upstream at one moment.", unit="requests", ge=1, le=65_536
+    )
+    key_max_inflight: int = _setting(
+        0,
+        "Of these, the most that one key may hold; 0 is three quarters where there are several keys.",
+        unit="requests",
+        ge=0,
+        le=65_536,
+    )
+    key_requests_per_minute: int = _setting(
+        0,
+        "Requests of a key that has no limit of its own; 0 sets none.",
+        unit="requests",
+        ge=0,
+        le=1_000_000,
+    )
+    key_tokens_per_minute: int = _setting(
+        0,
+        "Tokens, prompt and output, of a key that has no limit of its own; 0 sets none.",
+        unit="tokens",
+        ge=0,
+        le=_MAX_TOKENS,
+    )
+    key_tokens_per_day: int = _setting(
+        0,
+        "Tokens in 24 hours of a key that has no limit of its own; 0 sets none.",
+        unit="tokens",
+        ge=0,
+        le=_MAX_TOKENS,
+    )
+    key_concurrency: int = _setting(
+        0,
+        "Requests at one moment of a key that has no limit of its own, one more is refused; 0 sets none.",
+        unit="requests",
+        ge=0,
+        le=65_536,
+    )
+    redis_url: RedisUrl | None = _setting(
+        None,
+        "Redis or Valkey that counts the keys' limits for several replicas; none counts here.",
+        bound="redis://…, rediss://… or unix:///path",
+        secret=True,
+    )
+    redis_failure: Literal["local", "closed"] = _setting(
+        "local", "Without Redis, `local` counts here and `closed` refuses who has limits."
+    )
+    kv_budget_tokens: KvBudget = _setting(
+        "auto",
+        "Tokens that the requests at the upstream may need together; `auto` is nine tenths of its KV cache.",
+        bound="auto, off or a number of tokens",
+    )
+    media_tokens: int = _setting(
+        2_000,
+        "What one image or sound is taken to need of that.",
+        unit="tokens",
+        ge=0,
+        le=_MIB,
     )
     queue_size: int = _setting(
         64, "Requests that wait for a place; one more is refused.", unit="requests", ge=0, le=65_536
@@ -320,6 +413,24 @@ def _conflicts(settings: Settings) -> Iterator[Conflict]:
             ("max_output_tokens", "max_choices"),
             "PROXY_MAX_OUTPUT_TOKENS is less than PROXY_MAX_CHOICES: "
             "each sequence needs at least one token",
+        )
+    for name in ("max_prompt_chars", "max_output_tokens"):
+        ceiling = getattr(settings, f"{name}_ceiling")
+        if 0 < ceiling < getattr(settings, name):
+            yield Conflict(
+                (name, f"{name}_ceiling"),
+                f"PROXY_{name.upper()}_CEILING is less than PROXY_{name.upper()}: nobody could be "
+                "given what everybody has",
+            )
+    if settings.key_max_inflight > settings.max_inflight:
+        yield Conflict(
+            ("key_max_inflight", "max_inflight"),
+            "PROXY_KEY_MAX_INFLIGHT is more than PROXY_MAX_INFLIGHT: there are not so many places",
+        )
+    if settings.client_ip_header and not settings.trusted_proxies:
+        yield Conflict(
+            ("client_ip_header", "trusted_proxies"),
+            "PROXY_CLIENT_IP_HEADER is set and PROXY_TRUSTED_PROXIES is not: nobody could be believed",
         )
     if set(settings.allow_fields) & set(settings.deny_fields):
         yield Conflict(

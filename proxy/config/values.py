@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
@@ -24,6 +24,10 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")
 # RFC 6454 §6.2: what a browser sends has no path, not even a slash.
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+# What a client may write as `model`, and a comma separates them here.
+_MODEL_NAME = re.compile(r"[^\s,](?:[^,]{0,254}[^\s,])?")
+# redis-py reads more forms; these say what they do.
+_REDIS_URL = re.compile(r"(?:rediss?://[^\s/]+(?:/[0-9]{1,5})?|unix://[^\s]*/[^\s]+)")
 _FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -84,6 +88,56 @@ def _is_header_value(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
 
 
+def _is_model(name: str) -> bool:
+    return _MODEL_NAME.fullmatch(name) is not None and name.isprintable()
+
+
+def _is_peer(text: str) -> bool:
+    """An address, a network, or ``unix`` for whoever connects by a Unix socket."""
+    try:
+        return text == "unix" or bool(ipaddress.ip_network(text))
+    except ValueError:
+        return False
+
+
+# Fields that mean something else here: whoever believed an address in them would believe a client.
+_NO_ADDRESS = frozenset(
+    {"authorization", "x-api-key", "cookie", "host", "forwarded", "content-type"}
+)
+
+
+def _address_header(name: str) -> str:
+    if not _TOKEN.fullmatch(name) or name.lower() in _NO_ADDRESS:
+        raise ValueError(
+            "must be the name of a header that holds an address, such as CF-Connecting-IP, "
+            "X-Real-IP or X-Forwarded-For"
+        )
+    return name.lower()
+
+
+def _redis_url(url: SecretStr) -> SecretStr:
+    if not _REDIS_URL.fullmatch(url.get_secret_value()):
+        raise ValueError(
+            "must be redis://[user:password@]host[:port][/db], rediss://… for TLS, or unix:///path"
+        )
+    return url
+
+
+MIN_KV_TOKENS = 1_024
+MAX_KV_TOKENS = 2**40
+
+
+def _kv_tokens(value: object) -> object:
+    """A number out of the environment is text."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
+def _kv_budget(value: object) -> object:
+    if isinstance(value, int) and not MIN_KV_TOKENS <= value <= MAX_KV_TOKENS:
+        raise ValueError(f"must be auto, off, or {MIN_KV_TOKENS} to {MAX_KV_TOKENS} tokens")
+    return value
+
+
 def _upstream(url: str) -> str:
     target.parse(url)
     return url
@@ -125,6 +179,22 @@ UpstreamUrl = Annotated[str, AfterValidator(_upstream)]
 UpstreamKey = Annotated[SecretStr, AfterValidator(_upstream_key)]
 ClientKeys = Annotated[
     tuple[SecretStr, ...], BeforeValidator(_keys_separated), AfterValidator(_client_keys)
+]
+
+ModelNames = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_comma_separated),
+    _each(_is_model, "the name of a model, of at most 256 printable characters"),
+]
+Peers = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_comma_separated),
+    _each(_is_peer, "an IP address, a network such as 172.16.0.0/12 without host bits, or unix"),
+]
+AddressHeader = Annotated[str, AfterValidator(_address_header)]
+RedisUrl = Annotated[SecretStr, AfterValidator(_redis_url)]
+KvBudget = Annotated[
+    Literal["auto", "off"] | int, BeforeValidator(_kv_tokens), AfterValidator(_kv_budget)
 ]
 
 _List = Annotated[tuple[str, ...], BeforeValidator(_comma_separated)]

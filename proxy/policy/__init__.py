@@ -9,12 +9,15 @@ from proxy.endpoints import BodyKind
 from proxy.policy.body import max_structure, parse
 from proxy.policy.edit import Edit, apply
 from proxy.policy.fields import RefusedFields
-from proxy.policy.limits import Cost, Limits, Verdict
+from proxy.policy.limits import Cost, Limits, Terms, Verdict
 from proxy.policy.output import bound_output
 from proxy.policy.prompt import PER_INPUT, TOTAL_FACTOR, PromptCount
 from proxy.policy.sampling import check_sampling
 
-__all__ = ["Cost", "Limits", "Policy", "Verdict"]
+__all__ = ["Cost", "Limits", "Policy", "Terms", "Verdict"]
+
+_BYTES_PER_ITEM = 32
+_ESCAPE = 2  # \\u0041 counts one character, and makes at most three bytes
 
 
 class Policy:
@@ -24,13 +27,13 @@ class Policy:
         self._limits = limits
         self._fields = RefusedFields(limits)
 
-    def check(self, kind: BodyKind, body: bytes, *, cache_salt: str) -> Verdict:
+    def check(self, kind: BodyKind, body: bytes, terms: Terms) -> Verdict:
         """Judges one body.
 
         Args:
             kind: What the endpoint takes it for.
             body: The whole body, identity encoding.
-            cache_salt: The key's own salt, put in where ``PROXY_CACHE_SALT=per-key``.
+            terms: Whose it is.
 
         Returns:
             The bytes to forward (this very object if nothing had to change) and their cost.
@@ -38,7 +41,7 @@ class Policy:
         Raises:
             Refusal: What is wrong, how much, and which setting.
         """
-        limits = self._limits
+        limits = self._limits.of(terms)
         prompt_cap = limits.max_prompt_chars * (TOTAL_FACTOR if kind in PER_INPUT else 1)
         members = parse(body, max_structure=max_structure(prompt_cap, limits.max_schema_chars))
         self._fields.check_top(kind, members)
@@ -48,13 +51,14 @@ class Policy:
         output = bound_output(kind, members, limits, prompts=len(count.inputs))
         edits = list(output.edits)
         if limits.cache_salt == "per-key":
-            edits.append(Edit(("cache_salt",), b'"%b"' % cache_salt.encode()))
+            edits.append(Edit(("cache_salt",), b'"%b"' % terms.cache_salt.encode()))
         return Verdict(
             body=apply(body, edits),
             stream=members.get("stream") is True,
             cost=Cost(
                 prompt_chars=count.prompt_chars,
                 schema_chars=count.schema_chars,
+                text_bytes=_text_bytes(count, body),
                 items=count.conversation.items,
                 media_parts=count.conversation.media_parts,
                 sequences=output.sequences,
@@ -62,3 +66,11 @@ class Policy:
             ),
             clamped=output.clamped,
         )
+
+
+def _text_bytes(count: PromptCount, body: bytes) -> int:
+    """At most so many bytes of UTF-8 did what counted have; every wide character might be in it."""
+    text = count.prompt_chars + count.schema_chars + _BYTES_PER_ITEM * count.conversation.items
+    if not body.isascii():
+        text += len(body) - len(body.decode())
+    return text + _ESCAPE * body.count(b"\\u")

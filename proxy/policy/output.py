@@ -148,7 +148,7 @@ class _Bounding:
         if by_cap < 1:
             raise TooManyChoices(
                 f"{sequences} sequences do not fit into {self._limits.max_output_tokens} tokens of "
-                "output (PROXY_MAX_OUTPUT_TOKENS).",
+                f"output ({self._limits.output_setting}).",
                 param="n",
             )
         alternatives = self._alternatives()
@@ -211,6 +211,6 @@ def _too_large(name: str, value: int, bound: int, limits: Limits, sequences: int
     share = f" over {sequences} sequences" if sequences > 1 else ""
     return OutputTooLarge(
         f"{name} is {value:,}; the limit is {bound:,}, from {limits.max_output_tokens:,} tokens a "
-        f"request{share} (PROXY_MAX_OUTPUT_TOKENS).",
+        f"request{share} ({limits.output_setting}).",
         param=name,
     )

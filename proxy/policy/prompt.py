@@ -143,17 +143,17 @@ class PromptCount:
             )
 
     def _hold_against_prompt_cap(self, cap: int) -> None:
-        total = self.prompt_chars
+        total, setting = self.prompt_chars, self.limits.prompt_setting
         if self.kind not in PER_INPUT:
             if total > cap:
-                raise _too_long(self.kind, total, cap, "")
+                raise _too_long(self.kind, total, cap, "", setting)
             return
         largest = self.conversation.chars + max(self.inputs, default=0)
         if largest > cap:
-            raise _too_long(self.kind, largest, cap, " for one input")
+            raise _too_long(self.kind, largest, cap, " for one input", setting)
         if total > cap * TOTAL_FACTOR:
             of_what = f" for all inputs, {TOTAL_FACTOR} times that of one,"
-            raise _too_long(self.kind, total, cap * TOTAL_FACTOR, of_what)
+            raise _too_long(self.kind, total, cap * TOTAL_FACTOR, of_what, setting)
 
 
 _Handler = Callable[[PromptCount, str, Any], None]
@@ -251,8 +251,9 @@ def _limit_inputs(name: str, entries: int, limit: int, setting: str) -> None:
         )
 
 
-def _too_long(kind: BodyKind, chars: int, limit: int, of_what: str) -> ContextLengthExceeded:
-    setting = "PROXY_MAX_PROMPT_CHARS"
+def _too_long(
+    kind: BodyKind, chars: int, limit: int, of_what: str, setting: str
+) -> ContextLengthExceeded:
     if kind in {BodyKind.MESSAGES, BodyKind.COUNT_TOKENS}:
         # Anthropic's clients look for these words before they compact a conversation.
         return ContextLengthExceeded(

@@ -80,6 +80,9 @@ class Log:
             "bytes_out": context.bytes_out,
             "prompt_chars": context.prompt_chars,
             "output_tokens_bound": context.output_tokens_bound,
+            "prompt_tokens": context.prompt_tokens,
+            "completion_tokens": context.completion_tokens,
+            "usage": _usage_source(context),
             "clamped": context.clamped or None,
             "queued_seconds": round(context.queued_seconds, 4),
             "first_byte_seconds": (
@@ -101,9 +104,9 @@ class Log:
             outcome=refusal.reason.value,
         )
 
-    def server(self, event: str, **fields: object) -> None:
+    def server(self, event: str, *, level: LogLevel = "info", **fields: object) -> None:
         """A line about the server itself, of values that are no secrets."""
-        self._logger.info(event, **fields)
+        self._levels[level](event, **fields)
 
     def _stamp(self, _: object, level: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
         return {
@@ -112,6 +115,12 @@ class Log:
             "event": event.pop("event"),
             **event,
         }
+
+
+def _usage_source(context: RequestContext) -> str | None:
+    if context.prompt_tokens is None:
+        return None
+    return "estimate" if context.usage_estimated else "engine"
 
 
 def _level(outcome: Reason | None, *, quiet: bool) -> LogLevel:

@@ -26,6 +26,11 @@ class Gauges:
     slots_in_use: Callable[[], float]
     queued: Callable[[], float]
     buffered_bytes: Callable[[], float]
+    kv_budget_tokens: Callable[[], float]
+    kv_reserved_tokens: Callable[[], float]
+    keys: Callable[[], float]
+    keys_file_bad: Callable[[], float]
+    redis_away: Callable[[], float]
 
 
 class Metrics:
@@ -81,6 +86,29 @@ class Metrics:
             buckets=_DURATION_BUCKETS,
             registry=registry,
         )
+        self._tokens = Counter(
+            "bulwark_tokens",
+            "Tokens, of requests whose use somebody has to know, and whether the engine said so.",
+            ["kind", "source"],
+            registry=registry,
+        )
+        self._redis_failures = Counter(
+            "bulwark_redis_failures",
+            "Times that Redis did not answer in time, or not as it should.",
+            registry=registry,
+        )
+        self._readings_ignored = Counter(
+            "bulwark_engine_metrics_ignored",
+            "Metrics pages of the engine that were not used, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._upstream = Gauge(
+            "bulwark_upstream_state",
+            "1 for the state that the upstream is in: starting, ready, saturated or down.",
+            ["state"],
+            registry=registry,
+        )
         # Series found by one look-up: the library's own costs more than the count itself.
         self._counters: dict[tuple[str, int, Reason | None], Counter] = {}
         self._histograms: dict[str, tuple[Histogram, Histogram]] = {}
@@ -94,6 +122,27 @@ class Metrics:
             ("bulwark_slots_in_use", "Requests at the upstream.", gauges.slots_in_use),
             ("bulwark_queue_length", "Requests that wait for a slot.", gauges.queued),
             ("bulwark_buffered_bytes", "Bytes of request bodies held.", gauges.buffered_bytes),
+            (
+                "bulwark_kv_budget_tokens",
+                "Tokens that all requests at the upstream may need together; 0 is no bound.",
+                gauges.kv_budget_tokens,
+            ),
+            (
+                "bulwark_kv_reserved_tokens",
+                "Tokens reserved by requests at the upstream.",
+                gauges.kv_reserved_tokens,
+            ),
+            ("bulwark_keys", "Keys known, expired and disabled ones among them.", gauges.keys),
+            (
+                "bulwark_keys_file_bad",
+                "1 while the key file cannot be used and its last good state is in force.",
+                gauges.keys_file_bad,
+            ),
+            (
+                "bulwark_redis_away",
+                "1 while limits are not counted in Redis although they should.",
+                gauges.redis_away,
+            ),
         ):
             Gauge(name, description, registry=self.registry).set_function(read)
 
@@ -113,11 +162,28 @@ class Metrics:
             self._queued.observe(context.queued_seconds)
         if context.clamped:
             self._clamped.labels(endpoint).inc()
+        if context.prompt_tokens is not None:
+            source = "estimate" if context.usage_estimated else "engine"
+            self._tokens.labels("prompt", source).inc(context.prompt_tokens)
+            self._tokens.labels("completion", source).inc(context.completion_tokens or 0)
         self._count(endpoint, context.final_status, context.outcome)
 
     def refused_early(self, refusal: Refusal) -> None:
         """The server refused below ASGI what was no request yet."""
         self._count(_NO_ENDPOINT, refusal.status, refusal.reason)
+
+    def redis_failed(self) -> None:
+        """Redis did not answer."""
+        self._redis_failures.inc()
+
+    def reading_ignored(self, reason: str) -> None:
+        """A page of the engine's was not used; `reason` is a word of ours."""
+        self._readings_ignored.labels(reason).inc()
+
+    def upstream_is(self, state: str) -> None:
+        """The upstream is in this state, a word of ours, and in no other."""
+        self._upstream.clear()
+        self._upstream.labels(state).set(1)
 
     def _count(self, endpoint: str, status: int, outcome: Reason | None) -> None:
         key = (endpoint, status, outcome)

@@ -38,6 +38,18 @@ def written(
     return stream.getvalue().decode()
 
 
+@pytest.mark.parametrize(
+    ("estimated", "source"),
+    [pytest.param(False, "engine", id="it said so"), pytest.param(True, "estimate", id="we guess")],
+)
+def test_what_a_request_used(estimated: bool, source: str) -> None:
+    """And who says so."""
+    made = context(prompt_tokens=7, completion_tokens=3, usage_estimated=estimated)
+    line = json.loads(written(made))
+    used = [line[name] for name in ("prompt_tokens", "completion_tokens", "usage")]
+    assert used == [7, 3, source]
+
+
 def test_the_canonical_line() -> None:
     """One line of JSON with every field, in one order."""
     line = written(
@@ -73,6 +85,9 @@ def test_the_canonical_line() -> None:
         ("bytes_out", 20),
         ("prompt_chars", 5),
         ("output_tokens_bound", 4096),
+        ("prompt_tokens", None),
+        ("completion_tokens", None),
+        ("usage", None),
         ("clamped", "max_tokens 32000 -> 4096"),
         ("queued_seconds", 0.25),
         ("first_byte_seconds", 0.1235),

@@ -124,11 +124,60 @@ def test_what_the_server_refuses_below_asgi_is_counted(metrics: Metrics) -> None
 def test_gauges_are_read_from_their_owners(metrics: Metrics) -> None:
     """At the moment in which somebody looks."""
     held = [1.0]
-    metrics.watch(Gauges(lambda: held[0], lambda: 2.0, lambda: 3.0))
+    metrics.watch(
+        Gauges(
+            slots_in_use=lambda: held[0],
+            queued=lambda: 2.0,
+            buffered_bytes=lambda: 3.0,
+            kv_budget_tokens=lambda: 4.0,
+            kv_reserved_tokens=lambda: 5.0,
+            keys=lambda: 6.0,
+            keys_file_bad=lambda: 1.0,
+            redis_away=lambda: 0.0,
+        )
+    )
     held[0] = 7.0
     assert value(metrics, "bulwark_slots_in_use") == 7
     assert value(metrics, "bulwark_queue_length") == 2
     assert value(metrics, "bulwark_buffered_bytes") == 3
+    assert value(metrics, "bulwark_kv_budget_tokens") == 4
+    assert value(metrics, "bulwark_kv_reserved_tokens") == 5
+    assert value(metrics, "bulwark_keys") == 6
+    assert value(metrics, "bulwark_keys_file_bad") == 1
+    assert value(metrics, "bulwark_redis_away") == 0
+
+
+@pytest.mark.parametrize(
+    ("estimated", "source"),
+    [pytest.param(False, "engine", id="it said so"), pytest.param(True, "estimate", id="we guess")],
+)
+def test_tokens_are_counted_where_somebody_looked(
+    metrics: Metrics, estimated: bool, source: str
+) -> None:
+    """By what they were and by who says so; a request at which nobody looked counts none."""
+    metrics.request_began()
+    metrics.request_ended(context(), ended=2.0)
+    assert value(metrics, "bulwark_tokens_total", kind="prompt", source=source) is None
+    seen = context(prompt_tokens=7, completion_tokens=3, usage_estimated=estimated)
+    metrics.request_ended(seen, ended=2.0)
+    assert value(metrics, "bulwark_tokens_total", kind="prompt", source=source) == 7
+    assert value(metrics, "bulwark_tokens_total", kind="completion", source=source) == 3
+
+
+def test_the_upstream_is_in_one_state(metrics: Metrics) -> None:
+    """The last one that was told, and no other."""
+    metrics.upstream_is("starting")
+    metrics.upstream_is("ready")
+    assert value(metrics, "bulwark_upstream_state", state="ready") == 1
+    assert value(metrics, "bulwark_upstream_state", state="starting") is None
+
+
+def test_what_fails_beside_requests_is_counted(metrics: Metrics) -> None:
+    """Redis that does not answer, and pages of the engine that are not used."""
+    metrics.redis_failed()
+    metrics.reading_ignored("too_large")
+    assert value(metrics, "bulwark_redis_failures_total") == 1
+    assert value(metrics, "bulwark_engine_metrics_ignored_total", reason="too_large") == 1
 
 
 def test_the_version_is_a_label(metrics: Metrics) -> None:
@@ -138,7 +187,7 @@ def test_the_version_is_a_label(metrics: Metrics) -> None:
 
 def test_all_series_are_ours(metrics: Metrics) -> None:
     """Nothing in the engine's own name space."""
-    metrics.watch(Gauges(lambda: 0.0, lambda: 0.0, lambda: 0.0))
+    metrics.watch(Gauges(**{each.name: lambda: 0.0 for each in dataclasses.fields(Gauges)}))
     names = [family.name for family in metrics.registry.collect()]
     assert names
     assert all(name.startswith("bulwark_") for name in names)

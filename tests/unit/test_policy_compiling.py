@@ -7,7 +7,7 @@ import pytest
 
 from proxy.endpoints import BodyKind
 from proxy.errors import FieldRefused, ToolsTooLarge
-from proxy.policy import Limits, Policy, Verdict
+from proxy.policy import Limits, Policy, Terms, Verdict
 from proxy.policy import compiling as bounds
 
 CHAT, RESPONSES, MESSAGES = BodyKind.CHAT, BodyKind.RESPONSES, BodyKind.MESSAGES
@@ -18,7 +18,7 @@ ALL_FIELDS = frozenset({"structural_tag"})
 def check(body: dict[str, Any], kind: BodyKind = CHAT, **limits: Any) -> Verdict:
     """The policy's verdict."""
     policy = Policy(Limits(max_prompt_chars=100_000, **limits))
-    return policy.check(kind, json.dumps(body).encode(), cache_salt="")
+    return policy.check(kind, json.dumps(body).encode(), Terms())
 
 
 def response_format(schema: object) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from proxy.endpoints import BodyKind
 from proxy.errors import FieldRefused, Refusal
-from proxy.policy import Limits, Policy, Verdict
+from proxy.policy import Limits, Policy, Terms, Verdict
 from proxy.policy.fields import HOSTILE, HOSTILE_BY_KIND, STRICT, TEMPLATE_ARGUMENTS, is_known
 
 
 def check(body: dict[str, Any], kind: BodyKind = BodyKind.CHAT, **limits: Any) -> Verdict:
     """The policy's verdict."""
-    return Policy(Limits(**limits)).check(kind, json.dumps(body).encode(), cache_salt="")
+    return Policy(Limits(**limits)).check(kind, json.dumps(body).encode(), Terms())
 
 
 HOSTILE_NAMES = [*HOSTILE, "image_embeds", "new_embeds", "bootstrap_host", "bootstrap_room"]
@@ -197,7 +197,7 @@ def test_names_that_can_be_allowed_are_known(name: str) -> None:
 def test_a_salt_of_our_own(mode: Any, sent: str) -> None:
     """Put in or put in place of the client's, so that keys share no prefix cache."""
     body = b'{%b"max_tokens":1}' % sent.encode()
-    verdict = Policy(Limits(cache_salt=mode)).check(BodyKind.CHAT, body, cache_salt="5a17")
+    verdict = Policy(Limits(cache_salt=mode)).check(BodyKind.CHAT, body, Terms(cache_salt="5a17"))
     if mode == "off":
         assert verdict.body is body
     else:
@@ -215,7 +215,7 @@ UNTOUCHED = (
 
 def test_an_unchanged_body_is_the_very_same_object() -> None:
     """30 unknown fields, odd white space, escapes and numbers."""
-    assert Policy(Limits()).check(BodyKind.CHAT, UNTOUCHED, cache_salt="").body is UNTOUCHED
+    assert Policy(Limits()).check(BodyKind.CHAT, UNTOUCHED, Terms()).body is UNTOUCHED
 
 
 KEYS = st.sampled_from(

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.endpoints import BodyKind
 from proxy.errors import FieldRefused, MediaRefused
-from proxy.policy import Limits, Policy, Verdict
+from proxy.policy import Limits, Policy, Terms, Verdict
 
 HEADS = {
     "image/png": b"\x89PNG\r\n\x1a\n",
@@ -43,7 +43,7 @@ def check(parts: object, kind: BodyKind = BodyKind.CHAT, **limits: Any) -> Verdi
     """The policy's verdict on a user's message of these parts."""
     name = "input" if kind is BodyKind.RESPONSES else "messages"
     body = json.dumps({name: [{"role": "user", "content": parts}]}).encode()
-    return Policy(Limits(**limits)).check(kind, body, cache_salt="")
+    return Policy(Limits(**limits)).check(kind, body, Terms())
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_parts_outside_of_content_are_looked_at(where: str) -> None:
     """An engine that reads parts there fetches from there."""
     body = json.dumps({"messages": [{"role": "user", where: [image("http://10.0.0.5/")]}]})
     with pytest.raises(MediaRefused):
-        Policy(Limits()).check(BodyKind.CHAT, body.encode(), cache_salt="")
+        Policy(Limits()).check(BodyKind.CHAT, body.encode(), Terms())
 
 
 @pytest.mark.parametrize("name", ["image_embeds", "audio_embeds", "prompt_embeds", "new_embeds"])

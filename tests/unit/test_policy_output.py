@@ -7,7 +7,7 @@ import pytest
 
 from proxy.endpoints import BodyKind
 from proxy.errors import InvalidValue, OutputTooLarge, TooManyChoices
-from proxy.policy import Limits, Policy, Verdict
+from proxy.policy import Limits, Policy, Terms, Verdict
 
 CHAT, COMPLETIONS = BodyKind.CHAT, BodyKind.COMPLETIONS
 RESPONSES, MESSAGES = BodyKind.RESPONSES, BodyKind.MESSAGES
@@ -16,7 +16,7 @@ RESPONSES, MESSAGES = BodyKind.RESPONSES, BodyKind.MESSAGES
 def check(kind: BodyKind, body: dict[str, Any] | bytes, **limits: Any) -> Verdict:
     """The policy's verdict."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Policy(Limits(**limits)).check(kind, raw, cache_salt="")
+    return Policy(Limits(**limits)).check(kind, raw, Terms())
 
 
 @pytest.mark.parametrize(

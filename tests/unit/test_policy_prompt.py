@@ -17,7 +17,7 @@ from proxy.errors import (
     ToolsTooLarge,
     TooManyInputs,
 )
-from proxy.policy import Limits, Policy, Verdict, lengths
+from proxy.policy import Limits, Policy, Terms, Verdict, lengths
 from proxy.policy.lengths import compact_chars, shape
 
 CAP = 10_000
@@ -28,7 +28,7 @@ FREE = 64  # messages, items, parts and tool calls that count nothing themselves
 def check(kind: BodyKind, body: dict[str, Any], **limits: Any) -> Verdict:
     """The policy's verdict on a body."""
     policy = Policy(Limits(**limits))
-    return policy.check(kind, json.dumps(body).encode(), cache_salt="salt")
+    return policy.check(kind, json.dumps(body).encode(), Terms(cache_salt="salt"))
 
 
 def chat(*messages: object, **more: object) -> dict[str, Any]:

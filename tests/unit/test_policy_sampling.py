@@ -7,14 +7,14 @@ import pytest
 
 from proxy.endpoints import BodyKind
 from proxy.errors import InvalidValue
-from proxy.policy import Limits, Policy, Verdict
+from proxy.policy import Limits, Policy, Terms, Verdict
 
 SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"enum": ["a"]}}}
 
 
 def check(body: dict[str, Any], kind: BodyKind = BodyKind.CHAT) -> Verdict:
     """The policy's verdict."""
-    return Policy(Limits()).check(kind, json.dumps(body).encode(), cache_salt="")
+    return Policy(Limits()).check(kind, json.dumps(body).encode(), Terms())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from proxy.endpoints import ENDPOINTS, BodyKind
 from proxy.errors import Refusal
-from proxy.policy import Cost, Limits, Policy
+from proxy.policy import Cost, Limits, Policy, Terms
 from tests.harness.client import RawResponse
 from tests.harness.running import Running
 from tests.harness.tap import tap_of
@@ -153,7 +153,7 @@ class Run:
 
     def _cost(self, body: Body) -> Cost | None:
         try:
-            return self._policy.check(KINDS[body.endpoint], body.data, cache_salt="").cost
+            return self._policy.check(KINDS[body.endpoint], body.data, Terms()).cost
         except Refusal:
             return None
 
