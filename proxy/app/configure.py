@@ -8,6 +8,7 @@ from proxy.app.clocks import utc_now
 from proxy.auth import keyfile
 from proxy.auth.keys import KeyRecord, KeyStore, environment_records
 from proxy.config import ConfigError, Settings, load
+from proxy.principal import Allowance
 
 
 def configure(
@@ -44,11 +45,32 @@ def key_store(settings: Settings, now: Callable[[], datetime] = utc_now) -> KeyS
         environment_records(key.get_secret_value() for key in settings.api_keys),
         _read_key_file(settings.keys_file) if settings.keys_file is not None else (),
         allow_anonymous=settings.allow_anonymous,
+        defaults=_defaults(settings),
+        ceilings=_ceilings(settings),
         now=now,
     )
     if not len(store) and not settings.allow_anonymous:
         raise ConfigError(["PROXY_KEYS_FILE: holds no key, and PROXY_API_KEYS none either"])
     return store
+
+
+def _defaults(settings: Settings) -> Allowance:
+    """What a key may do that was given nothing of its own; the caps of a request are the policy's."""
+    return Allowance(
+        requests_per_minute=settings.key_requests_per_minute or None,
+        tokens_per_minute=settings.key_tokens_per_minute or None,
+        tokens_per_day=settings.key_tokens_per_day or None,
+        concurrency=settings.key_concurrency or None,
+    )
+
+
+def _ceilings(settings: Settings) -> Allowance:
+    """How far a key's own terms go."""
+    return Allowance(
+        max_prompt_chars=settings.max_prompt_chars_ceiling or settings.max_prompt_chars,
+        max_output_tokens=settings.max_output_tokens_ceiling or settings.max_output_tokens,
+        models=frozenset(settings.models) if settings.models else None,
+    )
 
 
 def _read_key_file(path: Path) -> list[KeyRecord]:

@@ -7,31 +7,44 @@ appear in a log, and only once the whole key was found to be right.
 """
 
 import base64
+import functools
 import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from proxy.auth.credentials import HOW
 from proxy.errors import InvalidApiKey, MissingApiKey
-from proxy.principal import Principal
+from proxy.principal import ANONYMOUS, Allowance, Principal
 
 _PREFIX = "sk-bw-"
+_ID_CHARS = 8
 _ID = re.compile(r"[a-z0-9]{8}")
 _KEY = re.compile(rb"sk-bw-([a-z0-9]{8})-[A-Za-z0-9_-]{43}")
-_ANONYMOUS = "anonymous"
 
 # Compared with where there is no record. No input has this digest that anybody could find.
 _NO_DIGEST = bytes(32)
 
+_NOTHING_OF_ITS_OWN = Allowance()
 
-def generate() -> str:
-    """A fresh key: ``sk-bw-``, a public id of 8 characters, ``-``, a secret of 256 random bits."""
-    public_id = base64.b32encode(secrets.token_bytes(5)).decode().lower()
+
+def generate(taken: Container[str] = ()) -> str:
+    """A fresh key: ``sk-bw-``, a public id of 8 characters, ``-``, a secret of 256 random bits.
+
+    Args:
+        taken: Ids that it must not have. Of 10,000 random ones two are alike once in 20,000 files.
+    """
+    while (public_id := base64.b32encode(secrets.token_bytes(5)).decode().lower()) in taken:
+        pass
     return f"{_PREFIX}{public_id}-{secrets.token_urlsafe(32)}"
+
+
+def public_id(key: str) -> str:
+    """The id of a key that ``generate`` made."""
+    return key[len(_PREFIX) :][:_ID_CHARS]
 
 
 def is_public_id(text: str) -> bool:
@@ -53,6 +66,8 @@ class KeyRecord:
         sha256: The digest of the whole key.
         name: What the operator calls its owner.
         expires: The moment from which it is refused.
+        replaced_by: The id of the key that came in its place, if it is being rotated out.
+        allowance: What it was given itself; what is in force is in its principal.
     """
 
     key_id: str
@@ -60,11 +75,17 @@ class KeyRecord:
     name: str = ""
     expires: datetime | None = None
     disabled: bool = False
+    replaced_by: str | None = None
+    allowance: Allowance = _NOTHING_OF_ITS_OWN
 
-    def principal(self) -> Principal:
-        """The owner. The salt is the key's own, and tells neither the key nor its digest."""
+    def principal(self, allowance: Allowance = _NOTHING_OF_ITS_OWN) -> Principal:
+        """The owner. The salt is the key's own, and tells neither the key nor its digest.
+
+        Args:
+            allowance: What is in force for it.
+        """
         salt = hmac.digest(self.sha256, b"bulwark cache salt", "sha256").hex()
-        return Principal(key_id=self.key_id, cache_salt=salt)
+        return Principal(key_id=self.key_id, cache_salt=salt, allowance=allowance)
 
     def is_valid(self, now: datetime) -> bool:
         """Whether it may be used at this moment."""
@@ -86,13 +107,15 @@ class _Entry:
 
 
 class KeyStore:
-    """The authenticator over a fixed set of keys.
+    """The authenticator over the keys of the environment and those of the file now in force.
 
     Args:
         environment: Keys of any form; each request's credential is compared with all of them.
         file: Keys of our own form, found by their public id.
         allow_anonymous: Serve those who send no key; and, if the store has none at all, those who
             send one, because most clients cannot do without.
+        defaults: What a key may do that was given nothing of its own.
+        ceilings: What no key may exceed.
         now: The wall clock, in UTC.
     """
 
@@ -102,15 +125,40 @@ class KeyStore:
         file: Sequence[KeyRecord] = (),
         *,
         allow_anonymous: bool = False,
+        defaults: Allowance = _NOTHING_OF_ITS_OWN,
+        ceilings: Allowance = _NOTHING_OF_ITS_OWN,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._environment = [_Entry(record, record.principal()) for record in environment]
-        self._file = {record.key_id: _Entry(record, record.principal()) for record in file}
+        self._defaults = defaults
+        self._ceilings = ceilings
         self._now = now
-        self._anonymous = _anonymous() if allow_anonymous else None
+        self._environment = self._entries(environment)
+        self._file: dict[str, _Entry] = {}
+        self._anonymous: Principal | None = None
+        if allow_anonymous:
+            (nobody,) = self._entries([KeyRecord(ANONYMOUS, secrets.token_bytes(32))])
+            self._anonymous = nobody.principal
+        self.replace(file)
 
     def __len__(self) -> int:
         return len(self._environment) + len(self._file)
+
+    @property
+    def from_file(self) -> int:
+        """How many of its keys are from the file."""
+        return len(self._file)
+
+    def replace(self, file: Sequence[KeyRecord]) -> bool:
+        """Puts these keys of the file in force, in place of all that were; may run in any thread.
+
+        Returns:
+            Whether that changes anything.
+        """
+        if [entry.record for entry in self._file.values()] == list(file):
+            return False
+        # Complete before it is seen: a request finds the old set or the new one.
+        self._file = {entry.record.key_id: entry for entry in self._entries(file)}
+        return True
 
     def authenticate(self, credential: bytes | None) -> Principal:
         """The owner of this credential. See ``Authenticator``."""
@@ -118,10 +166,16 @@ class KeyStore:
             return self._anonymous
         if credential is None:
             raise MissingApiKey(f"An API key is needed. {HOW}")
+        now = self._now()
         entry = self._find(credential)
-        if entry is None or not entry.record.is_valid(self._now()):
+        if entry is None or not entry.record.is_valid(now):
             raise InvalidApiKey
         return entry.principal
+
+    def _entries(self, records: Iterable[KeyRecord]) -> list[_Entry]:
+        # Of 10,000 keys most have the same terms.
+        in_force = functools.cache(lambda own: own.within(self._defaults, self._ceilings))
+        return [_Entry(record, record.principal(in_force(record.allowance))) for record in records]
 
     def _find(self, credential: bytes) -> _Entry | None:
         """The entry with this key. Every comparison is made, whichever one matches."""
@@ -138,7 +192,3 @@ class KeyStore:
         """The entry of the public id in a credential, whose secret is still to be compared."""
         match = _KEY.fullmatch(credential)
         return self._file.get(match[1].decode()) if match else None
-
-
-def _anonymous() -> Principal:
-    return KeyRecord(key_id=_ANONYMOUS, sha256=secrets.token_bytes(32)).principal()

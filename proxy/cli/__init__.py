@@ -7,6 +7,7 @@ configuration or the command line is wrong. A person never sees a traceback for 
 import typer
 
 from proxy import __version__
+from proxy.cli import keys
 from proxy.cli.check import check
 from proxy.cli.demo import demo
 from proxy.cli.serve import serve
@@ -25,6 +26,7 @@ def main() -> None:
     commands.command()(serve)
     commands.command()(demo)
     commands.command()(check)
+    commands.add_typer(keys.group(), name="keys")
     commands()
 
 

@@ -1,12 +1,15 @@
 """The key file: what is accepted, and that nothing wrong in it passes or is repeated."""
 
+import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from proxy.auth.keyfields import LIMITS, MAX_LIMIT
 from proxy.auth.keyfile import MAX_BYTES, KeyFileError, parse, read
+from proxy.principal import Allowance
 
 SHA = "0123456789abcdef" * 4
 CANARY = "sk-bw-k3v9x2ab-" + "c" * 43
@@ -30,6 +33,14 @@ def test_all_fields() -> None:
         sha256 = "{SHA.upper()}"
         expires = 2027-01-31T00:00:00Z
         disabled = true
+        replaced_by = "a2345678"
+        requests_per_minute = 1
+        tokens_per_minute = 2
+        tokens_per_day = {MAX_LIMIT}
+        concurrency = 4
+        max_prompt_chars = 5
+        max_output_tokens = 6
+        models = ["a", "b/c", "a"]
 
         [[key]]
         id = "a2345678"
@@ -40,7 +51,17 @@ def test_all_fields() -> None:
     assert first.sha256 == bytes.fromhex(SHA)
     assert first.expires == datetime(2027, 1, 31, tzinfo=UTC)
     assert (second.key_id, second.name, second.disabled) == ("a2345678", "", False)
-    assert second.expires is None
+    assert (second.expires, second.replaced_by, second.allowance) == (None, None, Allowance())
+    assert first.replaced_by == "a2345678"
+    assert first.allowance == Allowance(
+        requests_per_minute=1,
+        tokens_per_minute=2,
+        tokens_per_day=MAX_LIMIT,
+        concurrency=4,
+        max_prompt_chars=5,
+        max_output_tokens=6,
+        models=frozenset({"a", "b/c"}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +88,7 @@ def test_no_keys_are_no_mistake_here(text: str) -> None:
         pytest.param("key = 1", "not written as [[key]]", id="key is no table"),
         pytest.param("key = [1]", "not written as [[key]]", id="key is a list of numbers"),
         pytest.param("[key]\nid = 'a'", "not written as [[key]]", id="key is one table"),
-        pytest.param(GOOD + "models = []", "at line 1: unknown field 'models'", id="unknown field"),
+        pytest.param(GOOD + "rpm = 1", "at line 1: unknown field 'rpm'", id="unknown field"),
         pytest.param(GOOD + "expire = 2027-01-01T00:00:00Z", "field 'expire'", id="misspelt field"),
         pytest.param("[[key]]", "line 1: id is missing", id="no id"),
         pytest.param("[[key]]", "line 1: sha256 is missing", id="no sha256"),
@@ -90,9 +111,20 @@ def test_no_keys_are_no_mistake_here(text: str) -> None:
         pytest.param(GOOD + "expires = '2027'", "expires must be", id="a text for a time"),
         pytest.param(GOOD + "disabled = 'no'", "disabled must be", id="a text for a boolean"),
         pytest.param(GOOD + "disabled = 0", "disabled must be", id="a number for a boolean"),
-        pytest.param(GOOD + GOOD, "two keys with the id k3v9x2ab", id="one id twice"),
         pytest.param(
-            GOOD + GOOD.replace("k3v9x2ab", "b2345678"), "sha256 of key b2345678", id="a key twice"
+            GOOD + GOOD, "at line 4: has the id k3v9x2ab, as a key before", id="one id twice"
+        ),
+        pytest.param(
+            GOOD + GOOD.replace("k3v9x2ab", "b2345678"),
+            "at line 4: has the sha256 of a key before it",
+            id="a key twice",
+        ),
+        pytest.param(GOOD + "replaced_by = 'alice'", "replaced_by must be", id="a name for an id"),
+        pytest.param(
+            GOOD + "expires = 9999-12-31T23:00:00-02:00", "expires must be", id="the year 10000"
+        ),
+        pytest.param(
+            GOOD + "concurrency = " + "9" * 5000, "is not TOML", id="a number of 5,000 digits"
         ),
         pytest.param("a = " + "[" * 5000, "is not TOML", id="nesting without end"),
     ],
@@ -103,6 +135,53 @@ def test_refused(text: str, error: str) -> None:
     assert any(error in each for each in errors), errors
     assert CANARY not in " ".join(errors)
     assert SHA not in " ".join(errors)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param("0", id="nothing"),
+        pytest.param("-1", id="less than nothing"),
+        pytest.param("1.0", id="a fraction"),
+        pytest.param("inf", id="infinity"),
+        pytest.param("true", id="a boolean"),
+        pytest.param("'1'", id="a text"),
+        pytest.param("[1]", id="a list"),
+        pytest.param(str(MAX_LIMIT + 1), id="one more than the most"),
+        pytest.param("9" * 40, id="a number of 40 digits"),
+    ],
+)
+def test_a_limit_is_a_whole_number_from_1(name: str, value: str) -> None:
+    """No other spelling of one, which somebody might take for no limit."""
+    (error,) = errors_of(f"{GOOD}{name} = {value}")
+    assert error.startswith(f"the key at line 1: {name} must be a whole number from 1 to ")
+    assert value not in error.removeprefix("the key at line 1") or len(value) < 4
+
+
+@pytest.mark.parametrize(
+    ("value", "right"),
+    [
+        pytest.param(["m"], True, id="one"),
+        pytest.param([], False, id="none, with which the key could do nothing"),
+        pytest.param(["m"] * 100, True, id="a hundred"),
+        pytest.param(["m"] * 101, False, id="a hundred and one"),
+        pytest.param(["m" * 256], True, id="a name of 256"),
+        pytest.param(["m" * 257], False, id="a name of 257"),
+        pytest.param(["m", ""], False, id="an empty name"),
+        pytest.param(["m\n"], False, id="a line break in a name"),
+        pytest.param(["m", 1], False, id="a number"),
+        pytest.param("m", False, id="a text for a list"),
+        pytest.param([["m"]], False, id="a list in the list"),
+    ],
+)
+def test_models(value: object, right: bool) -> None:
+    """A list of names."""
+    text = f"{GOOD}models = {json.dumps(value)}"
+    if right:
+        assert parse(text)[0].allowance.models
+    else:
+        assert "models must be a list of 1 to 100 names" in errors_of(text)[0]
 
 
 def test_the_longest_name_is_accepted() -> None:
@@ -118,6 +197,17 @@ def test_every_error_is_reported_at_once_with_its_line() -> None:
         "the key at line 1",
         "the key at line 4",
     ]
+
+
+def test_lines_are_counted_as_editors_do() -> None:
+    """A separator of Unicode in a comment is no line break."""
+    assert errors_of("# a\u2028b\u0085c\n[[key]]\nid = 1\n")[0].startswith("the key at line 2: ")
+
+
+def test_repeated_and_wrong_keys_are_told_in_their_order() -> None:
+    """Of three keys the last repeats the first, and the second is wrong."""
+    text = GOOD + GOOD.replace("k3v9x2ab", "?") + GOOD
+    assert [error.split(":")[0][-1] for error in errors_of(text)] == ["4", "7", "7"]
 
 
 def test_keys_that_cannot_be_counted_by_line_are_counted() -> None:

@@ -1,0 +1,175 @@
+"""Watches the key file and puts what is in it in force, without stopping for anything in flight.
+
+By looking at it twice a second: that sees every way to replace a file (rename, a Kubernetes link,
+a bind mount, a network's file system), which notifications do not. A file that is not used leaves
+the keys in force that were; a file without a single key that says so takes them all away, because a
+key that was taken out must not live on.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from proxy.auth import keyfile
+from proxy.auth.keyfile import KeyFileError, UnreadableKeyFileError
+from proxy.auth.keys import KeyRecord, KeyStore
+
+RELOADED = "keys_reloaded"
+"""The event when other keys are in force, or were asked for; with how many are from the file."""
+
+NOT_RELOADED = "keys_not_reloaded"
+"""The event when a file is not used, once for each thing that is wrong; with that problem."""
+
+_SHOWN_ERRORS = 5
+# A new file is looked at again before it is read: editors empty a file and then write it.
+_SETTLING = 0.25
+# One that is written all the time is read all the same.
+_MAX_SETTLING_TURNS = 2
+
+_Look = tuple[int, ...] | str
+
+
+class KeyFileWatch:
+    """Keeps a store's keys those of a file.
+
+    Args:
+        path: The file.
+        store: Whose keys they are; it has those of the file already.
+        on_event: Told of ``RELOADED`` and ``NOT_RELOADED``, on the loop.
+        interval_seconds: Between two looks.
+
+    Attributes:
+        problem: Why the file is not in force as it is, or that it lets nobody in; None if all is
+            well. Fit for logs.
+        reloads: How often other keys were put in force.
+        failures: How often a file was found that is not used.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        store: KeyStore,
+        *,
+        on_event: Callable[[str, Mapping[str, object]], None],
+        interval_seconds: float = 0.5,
+    ) -> None:
+        self._path = path
+        self._store = store
+        self._on_event = on_event
+        self._interval_seconds = interval_seconds
+        self._asked = asyncio.Event()
+        self._seen: _Look = ""
+        self._done: _Look | None = None
+        self._settling = 0
+        self.problem: str | None = None
+        self.reloads = 0
+        self.failures = 0
+
+    @property
+    def keys(self) -> int:
+        """How many keys of the file are in force."""
+        return self._store.from_file
+
+    def request(self) -> None:
+        """Has the file read now, and told about whether or not it has changed; on the loop."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Watches until it is cancelled."""
+        while True:
+            asked = self._asked.is_set()
+            self._asked.clear()
+            pause = self._interval_seconds * (_SETTLING if await self._turn(asked=asked) else 1)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._asked.wait()
+            except TimeoutError:
+                continue
+
+    async def _turn(self, *, asked: bool) -> bool:
+        """One look, and what follows from it; says whether the next should come soon."""
+        # In a thread, for a network's file system may take its time.
+        look = await asyncio.to_thread(_look, self._path)
+        settled, self._seen = look == self._seen, look
+        if not asked:
+            if look == self._done:
+                return False
+            if not settled and self._settling < _MAX_SETTLING_TURNS:
+                self._settling += 1
+                return True
+        self._settling = 0
+        try:
+            changed = await asyncio.to_thread(self._load, look)
+        except _ChangedMeanwhileError:
+            if asked:
+                self.request()
+            return True
+        except KeyFileError as exc:
+            self._done = None if isinstance(exc, UnreadableKeyFileError) else look
+            self._refused(_summary(exc.errors), asked=asked)
+        else:
+            # One that was read without having settled is looked at once more.
+            self._done = look if settled else None
+            self._accepted(changed=changed, asked=asked)
+        return False
+
+    def _load(self, look: _Look) -> bool:
+        """Puts the keys in force, in a thread; says whether they are others."""
+        try:
+            records = _records(self._path)
+        except KeyFileError:
+            if _look(self._path) != look:
+                raise _ChangedMeanwhileError from None
+            raise
+        # What was read may be half of two files otherwise.
+        if _look(self._path) != look:
+            raise _ChangedMeanwhileError
+        return self._store.replace(records)
+
+    def _accepted(self, *, changed: bool, asked: bool) -> None:
+        recovered = self.problem is not None
+        self.problem = None if len(self._store) else "holds no key: every request is refused"
+        self.reloads += changed
+        if changed or asked or (recovered and self.problem is None):
+            self._on_event(RELOADED, {"keys": self.keys, "problem": self.problem})
+
+    def _refused(self, problem: str, *, asked: bool) -> None:
+        if problem == self.problem and not asked:
+            return
+        self.problem = problem
+        self.failures += 1
+        self._on_event(NOT_RELOADED, {"keys": self.keys, "problem": problem})
+
+
+class _ChangedMeanwhileError(Exception):
+    """Somebody wrote the file while it was read."""
+
+
+def _records(path: Path) -> list[KeyRecord]:
+    text = keyfile.read_text(path)
+    if not text.strip():
+        raise KeyFileError(
+            "is empty, which is taken for a slip; to have no key at all, leave a comment in it"
+        )
+    return keyfile.parse(text)
+
+
+def _look(path: Path) -> _Look:
+    """What is different whenever the file, or what is in it, is another one."""
+    try:
+        status = path.stat()
+    except OSError as exc:
+        return str(exc.errno)
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _summary(errors: tuple[str, ...]) -> str:
+    """The first of them: a line of the log has an end."""
+    more = len(errors) - _SHOWN_ERRORS
+    return "; ".join(errors[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")
