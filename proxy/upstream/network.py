@@ -7,8 +7,10 @@ that did not read made the proxy hold 3 MB. These stop from within the callback.
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Iterable, Iterator
+from ipaddress import ip_address
 from typing import Any, cast
 
 import anyio
@@ -28,6 +30,20 @@ def _within(seconds: float | None, late: type[httpcore.TimeoutException]) -> Ite
         raise late from exc
     except OSError as exc:
         raise httpcore.ConnectError from exc
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str) -> list[str]:
+    """Those of a name, or the one that it is.
+
+    Asked for here: uvloop's create_connection, cancelled while a name server is slow, leaves a
+    question behind, and its failure goes to the log of whoever is around then.
+    """
+    try:
+        ip_address(host)
+    except ValueError:
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return [str(address[0]) for _, _, _, _, address in found]
+    return [host]
 
 
 class Network(httpcore.AsyncNetworkBackend):
@@ -54,10 +70,8 @@ class Network(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002 - never set
     ) -> httpcore.AsyncNetworkStream:
         """A stream over TCP."""
-        loop = asyncio.get_running_loop()
         with _within(timeout, httpcore.ConnectTimeout):
-            _, stream = await loop.create_connection(self._stream, host, port)
-        return stream
+            return await self._connect_tcp(host, port)
 
     async def connect_unix_socket(
         self,
@@ -70,6 +84,19 @@ class Network(httpcore.AsyncNetworkBackend):
         with _within(timeout, httpcore.ConnectTimeout):
             _, stream = await loop.create_unix_connection(self._stream, path)
         return stream
+
+    async def _connect_tcp(self, host: str, port: int) -> "Stream":
+        """A stream to the first of the name's addresses that takes one."""
+        loop = asyncio.get_running_loop()
+        refused = OSError("the name has no address")
+        for address in await _addresses(loop, host):
+            try:
+                _, stream = await loop.create_connection(self._stream, address, port)
+            except OSError as exc:
+                refused = exc
+            else:
+                return stream
+        raise refused
 
     def _stream(self) -> "Stream":
         return Stream(self, self._scratch)
