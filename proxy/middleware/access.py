@@ -12,10 +12,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.context import RequestContext
 from proxy.endpoints import Endpoint
-from proxy.errors import Dialect, Reason
+from proxy.errors import Dialect, RawHeaders, Reason
 from proxy.keepalive import IS_COMMENT
+from proxy.middleware.clients import ClientAddress
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics
+
+_PEER = ClientAddress()
 
 
 def _fresh_id() -> str:
@@ -31,6 +34,7 @@ class AccessLayer:
         metrics: Where it is counted.
         clock: Monotonic seconds.
         probe: The endpoint whose success is logged at ``debug``: it is asked every few seconds.
+        client_address: Says where the client is.
         new_request_id: Makes the id. The client's own is never used: it is not ours to trust, and
             whoever writes it could write anything into the log.
     """
@@ -43,6 +47,7 @@ class AccessLayer:
         metrics: Metrics,
         clock: Callable[[], float],
         probe: Endpoint,
+        client_address: ClientAddress = _PEER,
         new_request_id: Callable[[], str] = _fresh_id,
     ) -> None:
         self._app = app
@@ -50,16 +55,15 @@ class AccessLayer:
         self._metrics = metrics
         self._clock = clock
         self._probe = probe
+        self._client_address = client_address
         self._new_request_id = new_request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request and records it."""
-        client = scope.get("client")
         context = RequestContext(
             request_id=self._new_request_id(),
             method=scope["method"],
-            # A Unix socket has no address.
-            client=client[0] if client else "unix",
+            client=self._client_address(scope),
             # A copy: the server's own list is not ours to hold on to.
             headers=list(scope["headers"]),
             started=self._clock(),
@@ -119,4 +123,12 @@ class _Recorder:
             if context.dialect is Dialect.ANTHROPIC:
                 # The name under which Anthropic's SDKs look for it.
                 message["headers"].append((b"request-id", request_id))
+            if context.rate_fields:
+                _add_missing(message["headers"], context.rate_fields)
         await self._send(message)
+
+
+def _add_missing(headers: list[tuple[bytes, bytes]], fields: RawHeaders) -> None:
+    """Adds fields, but not where there is one of that name: a refusal has its own, which are newer."""
+    present = {name for name, _ in headers}
+    headers += [field for field in fields if field[0] not in present]

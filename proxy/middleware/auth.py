@@ -7,15 +7,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.auth import Authenticator
 from proxy.auth.credentials import credential
+from proxy.auth.guessing import Guessing
 from proxy.context import RequestContext
+from proxy.errors import InvalidApiKey, TooManyFailures
+from proxy.middleware.clients import subscriber
+from proxy.principal import ANONYMOUS, Principal
 
 
 class AuthLayer:
-    """Fills ``principal``, or refuses."""
+    """Fills ``principal`` and ``account``, or refuses."""
 
-    def __init__(self, app: ASGIApp, *, authenticator: Authenticator) -> None:
+    def __init__(
+        self, app: ASGIApp, *, authenticator: Authenticator, guessing: Guessing | None = None
+    ) -> None:
         self._app = app
         self._authenticator = authenticator
+        self._guessing = guessing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the requests of known principals on.
@@ -23,12 +30,39 @@ class AuthLayer:
         Raises:
             MissingApiKey: 401.
             InvalidApiKey: 403.
+            TooManyFailures: 429, to one more wrong key from where too many came from.
             NotFound: 404, for those who have a key.
             MethodNotAllowed: 405, for those who have a key.
         """
         context = RequestContext.of(scope)
         presented = credential(context.headers, context.dialect)
-        context.principal = self._authenticator.authenticate(presented)
+        try:
+            # First, and whatever else came from there: a right key is never locked out.
+            context.principal = self._authenticator.authenticate(presented)
+        except InvalidApiKey:
+            self._failed(subscriber(context.client))
+            raise
+        context.account = _account(context.principal, context.client)
         if context.route_refusal is not None:
             raise context.route_refusal
         await self._app(scope, receive, send)
+
+    def _failed(self, address: str) -> None:
+        """Counts a wrong key. A missing or malformed one is no guess."""
+        if self._guessing is None:
+            return
+        seconds = self._guessing.retry_after(address)
+        if seconds is not None:
+            raise TooManyFailures(
+                "Too many API keys that are not valid came from your address. A valid one works at "
+                f"any time; try another one in {seconds} s.",
+                retry_after_seconds=seconds,
+            )
+        self._guessing.failed(address)
+
+
+def _account(principal: Principal, client: str) -> str:
+    """Whose turn and whose limits a request counts for."""
+    if principal.key_id != ANONYMOUS:
+        return principal.key_id
+    return f"{ANONYMOUS} {subscriber(client)}"
