@@ -4,12 +4,12 @@ It needs no key, so it answers only to names that are its own: a web page that m
 believe its name were ours (DNS rebinding) gets a 421, and no page is ever allowed to read along.
 """
 
-import asyncio
 import ipaddress
+import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
@@ -30,6 +30,7 @@ from proxy.errors import (
     ShuttingDown,
     UpstreamUnavailable,
 )
+from proxy.upstream.monitor import Monitor
 
 ADMIN = Endpoint("admin", "GET", b"")
 """What stands for all of this listener in the log."""
@@ -46,28 +47,25 @@ _RETRY_AFTER_SECONDS = 5
 
 
 class Readiness:
-    """Whether requests can be served now: not draining, and the upstream answers.
+    """Whether requests can be served now: not draining, and the engine serves. Asks nobody.
 
     Args:
-        probe: Asks the upstream; must neither raise nor take for ever.
-        clock: Monotonic seconds.
-        cache_seconds: How long an answer of the probe stands, so that whoever asks often does not
-            make us ask the upstream as often.
+        monitor: Who looks at the engine.
+        details: More for ``/readyz`` to tell: numbers and words, no secret, no address.
+        wait_seconds: How long whoever asks before the first look has ended waits for it.
     """
 
     def __init__(
         self,
-        probe: Callable[[], Awaitable[bool]],
+        monitor: Monitor,
         *,
-        clock: Callable[[], float],
-        cache_seconds: float = 1.0,
+        details: Callable[[], Mapping[str, object]] = dict,
+        wait_seconds: float = 3.5,
+        clock: object = None,  # noqa: ARG002 - TODO(F): until app.build hands over a Monitor
     ) -> None:
-        self._probe = probe
-        self._clock = clock
-        self._cache_seconds = cache_seconds
-        self._answer = False
-        self._stale_from = clock()
-        self._asking = asyncio.Lock()
+        self._monitor = monitor
+        self._details = details
+        self._wait_seconds = wait_seconds
         self.draining = False
 
     def drain(self) -> None:
@@ -77,21 +75,57 @@ class Readiness:
     async def obstacle(self) -> ProxyError | None:
         """Why no request can be served now; None if one can."""
         if self.draining:
-            return ShuttingDown("This server is shutting down.")
-        if await self.upstream_answers():
+            return ShuttingDown(
+                "This server is shutting down.", retry_after_seconds=_RETRY_AFTER_SECONDS
+            )
+        await self._monitor.looked(self._wait_seconds)
+        if self._monitor.state.serves:
             return None
         return UpstreamUnavailable(
             "The model server does not answer yet, or no more.",
             retry_after_seconds=_RETRY_AFTER_SECONDS,
         )
 
-    async def upstream_answers(self) -> bool:
-        """What the probe says, or said a moment ago. Asked once, however many want to know."""
-        async with self._asking:
-            if self._clock() >= self._stale_from:
-                self._answer = await self._probe()
-                self._stale_from = self._clock() + self._cache_seconds
-            return self._answer
+    def told(self) -> dict[str, object]:
+        """What ``/readyz`` tells, whether it is ready or not."""
+        state: str = "draining" if self.draining else self._monitor.state
+        upstream = {"state": self._monitor.state, "reason": self._monitor.reason}
+        return {"status": state, "upstream": upstream, **self._details()}
+
+    def engine(self) -> dict[str, object]:
+        """What ``/status`` tells of the engine."""
+        monitor, reading = self._monitor, self._monitor.reading
+        seconds_ago = monitor.last_ok_seconds_ago
+        told: dict[str, object] = {
+            "state": monitor.state,
+            "reason": monitor.reason,
+            "since_seconds": round(monitor.since_seconds, 3),
+            "last_ok_seconds_ago": None if seconds_ago is None else round(seconds_ago, 3),
+            "restarts": monitor.restarts,
+            "pool_tokens": monitor.pool_tokens,
+            "ignored_pages": {reason: count for reason, count in monitor.ignored.items() if count},
+        }
+        names = ("engine", "engines", "running", "waiting", "kv_usage", "preemptions_total")
+        return told | {name: getattr(reading, name, None) for name in names}
+
+
+def budget(
+    setting: int | Literal["auto", "off"], *, pool: int | None, limit: int | None, reserved: int
+) -> dict[str, object]:
+    """What ``/readyz`` tells of the KV budget, and why there is none.
+
+    Args:
+        setting: ``PROXY_KV_BUDGET_TOKENS``.
+        pool: What the engine has shown.
+        limit: What may be reserved.
+        reserved: What is.
+    """
+    if setting == "off":
+        return {"state": "off", "reason": "switched_off"}
+    if limit is None:
+        return {"state": "off", "reason": "no_pool_shown"}
+    tokens = {"limit_tokens": limit, "reserved_tokens": reserved, "pool_tokens": pool}
+    return {"state": "on", "reason": "" if setting == "auto" else "fixed", **tokens}
 
 
 def build(
@@ -121,7 +155,7 @@ def build(
     async def readyz() -> Response:
         obstacle = await readiness.obstacle()
         # Answered, not raised: it is what was asked for, and no line a probe while a model loads.
-        return JSONResponse({"status": "ready"}) if obstacle is None else _as_response(obstacle)
+        return _as_response(obstacle, readiness.told())
 
     @app.api_route("/metrics", methods=_METHODS)
     async def metrics() -> Response:
@@ -129,8 +163,8 @@ def build(
 
     @app.api_route("/status", methods=_METHODS)
     async def show_status() -> Response:
-        upstream = "ready" if await readiness.upstream_answers() else "unavailable"
-        return JSONResponse({**status(), "draining": readiness.draining, "upstream": upstream})
+        told = {"draining": readiness.draining, "upstream": readiness.engine()}
+        return JSONResponse({**status(), **told})
 
     return app
 
@@ -166,11 +200,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _as_response(error: ProxyError) -> Response:
+def _as_response(error: ProxyError | None, told: Mapping[str, object]) -> Response:
+    if error is None:
+        return JSONResponse(told)
     fields = {name.decode(): value.decode() for name, value in error.response_headers()}
     # The shape of this listener; it has no use for a request id.
-    body = error.body(Dialect.OPENAI, request_id="")
-    return Response(body, error.status, fields, media_type="application/json")
+    body = json.loads(error.body(Dialect.OPENAI, request_id=""))
+    return JSONResponse({**told, **body}, error.status, fields)
 
 
 async def _unrouted(_: Request, exc: Exception) -> NoReturn:
