@@ -7,119 +7,30 @@ and in ``tests/unit/test_monitoring.py``, and no test has looked at its page.
 import asyncio
 import contextlib
 import json
-import re
-import shutil
 import socket
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.harness import installed, monitoring, programs, running
+from tests.harness import monitoring, running
 from tests.harness import upstream as upstreams
 from tests.harness.client import request_bytes
+from tests.harness.monitoring import SECONDS, Prometheus, promtool, watching
 from tests.harness.running import BEARER, CHAT, JSON, STREAM_BODY, Running
 from tests.harness.upstream import SSE_HEAD, End, event, response
 
 pytestmark = pytest.mark.e2e
 
-SECONDS = 30.0
-"""How long anything here may take. Prometheus takes its first five to find out whom to ask."""
-
 WRONG_KEYS = 150
 """More than an alert allows in its ten minutes."""
-
-_BETWEEN_SCRAPES = "400ms"
-_STANDS_FOR = {"$instance": ".*", "$__rate_interval": "1m", "$__range": "5m"}
 
 RULES = monitoring.alerts()
 PANELS = monitoring.panels()
 
 NOT_MADE_HERE = {"internal_error", "firing"}
 """Words of labels for what no test should be able to bring about, and for what takes minutes."""
-
-
-def tool(name: str) -> Path:
-    """``prometheus`` or ``promtool``."""
-    path = installed.folder("prometheus") / "bin" / name
-    if not path.exists():
-        pytest.fail("Prometheus is missing: tests/e2e/install-prometheus fetches it")
-    return path
-
-
-async def promtool(*arguments: str | Path, given: bytes = b"") -> str:
-    """Runs it; gives what it says, which must be no complaint."""
-    pipe = asyncio.subprocess.PIPE
-    async with (
-        programs.started(tool("promtool"), *arguments, stdin=pipe) as process,
-        asyncio.timeout(SECONDS),
-    ):
-        output, errors = await process.communicate(given)
-    said = (output + errors).decode()
-    assert process.returncode == 0, said
-    return said
-
-
-@dataclass(frozen=True, slots=True)
-class Prometheus:
-    """One that runs."""
-
-    url: str
-
-    async def ask(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its API, which must have come without an error or a warning."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=SECONDS) as client:
-            answer = (await client.get(f"/api/v1/{path}", params=parameters)).json()
-        assert answer["status"] == "success", answer
-        assert not answer.get("warnings"), answer
-        return answer["data"]
-
-    async def evaluate(self, expression: str) -> list[dict[str, Any]]:
-        """The series of an expression as it is now, after Grafana's variables are filled in."""
-        for name, value in _STANDS_FOR.items():
-            expression = expression.replace(name, value)
-        data = await self.ask("query", query=expression)
-        assert data["resultType"] == "vector", expression
-        return list(data["result"])
-
-
-@contextlib.asynccontextmanager
-async def watching(home: Path, *ports: int) -> AsyncIterator[Prometheus]:
-    """A Prometheus with our files, which asks more often, and on the loopback instead."""
-    config = monitoring.CONFIG.read_text("utf-8")
-    for pattern, put in (
-        (
-            r"\b(scrape_interval|scrape_timeout|evaluation_interval): \w+",
-            rf"\1: {_BETWEEN_SCRAPES}",
-        ),
-        (r"targets: .+", f"targets: {json.dumps([f'127.0.0.1:{port}' for port in ports])}"),
-    ):
-        config, count = re.subn(pattern, put, config)
-        assert count, pattern
-    (home / "prometheus.yml").write_text(config, "utf-8")
-    shutil.copy(monitoring.ALERTS, home)
-    command = (
-        tool("prometheus"),
-        f"--config.file={home / 'prometheus.yml'}",
-        f"--storage.tsdb.path={home / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
-    )
-    async with programs.started(*command) as process:
-        assert process.stderr is not None
-        port = None
-        async with asyncio.timeout(SECONDS):
-            while b"Server is ready" not in (line := await process.stderr.readline()):
-                assert line, "Prometheus has ended"
-                if found := re.search(rb'"Listening on".* address=127\.0\.0\.1:(\d+)', line):
-                    port = int(found[1])
-        assert port is not None
-        # What it writes from now on is read, so that it can go on writing.
-        rest = asyncio.create_task(process.stderr.read())
-        yield Prometheus(f"http://127.0.0.1:{port}")
-    await rest
 
 
 @contextlib.asynccontextmanager
@@ -199,6 +110,11 @@ def _ended(outcome: str, values: str, endpoint: str = "chat.completions") -> dic
     return _row("bulwark_requests_total", values, outcome=outcome, endpoint=endpoint)
 
 
+def _state(state: str, values: str, instance: str = "i") -> dict[str, str]:
+    """There is no series of a state that the upstream is not in."""
+    return _row("bulwark_upstream_state", values, state=state, instance=instance)
+
+
 def _refused(reason: str, values: str, endpoint: str = "chat.completions") -> dict[str, str]:
     return _row("bulwark_refusals_total", values, reason=reason, endpoint=endpoint)
 
@@ -217,6 +133,38 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         pytest.param([_row("up", "1x4 0x8")], 3, {"BulwarkDown"}, id="it does not answer"),
         pytest.param([_row("up", "0x2 1x8")], 3, set(), id="it answers again at once"),
         pytest.param([_row("up", "0x8", job="other")], 2, set(), id="another one does not answer"),
+        pytest.param([_state("down", "1x8")], 2, {"BulwarkUpstreamDown"}, id="the engine is down"),
+        pytest.param([_state("down", "_x5 1x8")], 2, set(), id="it has been down for 45 s"),
+        pytest.param(
+            [_state("down", "1x4 stale"), _state("starting", "_x5 1x8")],
+            2,
+            set(),
+            id="it was down and starts",
+        ),
+        pytest.param(
+            [_state("down", "1x8", instance="one"), _state("ready", "1x8", instance="two")],
+            2,
+            {"BulwarkUpstreamDown"},
+            id="the engine of one of two is down",
+        ),
+        pytest.param(
+            [
+                _state("down", "1x4 stale", instance="one"),
+                _state("down", "_x5 1x8", instance="two"),
+            ],
+            2,
+            set(),
+            id="the engine of one is down, then that of the other",
+        ),
+        pytest.param(
+            [_state("starting", "1x100")], 21, {"BulwarkUpstreamStarting"}, id="it starts for long"
+        ),
+        pytest.param([_state("starting", "1x100")], 19, set(), id="a large model is loaded"),
+        pytest.param(
+            [_state("saturated", "1x60")], 11, {"BulwarkUpstreamSaturated"}, id="it holds no more"
+        ),
+        pytest.param([_state("saturated", "1x60")], 9, set(), id="it has held no more for a while"),
+        pytest.param([_state("ready", "1x100")], 21, set(), id="it is ready"),
         pytest.param(
             [_ended("upstream_unavailable", "0+1x20")],
             4,
@@ -248,6 +196,36 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
             16,
             set(),
             id="4 in 100 fail at the engine",
+        ),
+        pytest.param(
+            [_ended("limits_unavailable", "0+1x20")],
+            4,
+            {"BulwarkLimitsUnavailable"},
+            id="nobody is served without Redis",
+        ),
+        pytest.param(
+            [_ended("limits_unavailable", "9x40"), _ended("ok", "0+9x40")],
+            4,
+            set(),
+            id="somebody was not served without Redis once",
+        ),
+        pytest.param(
+            [_row("bulwark_redis_away", "0x4 1x8")], 3, {"BulwarkRedisAway"}, id="Redis is away"
+        ),
+        pytest.param(
+            [_row("bulwark_redis_away", "0x4 1x8")], 2, set(), id="it has been away for 45 s"
+        ),
+        pytest.param(
+            [_row("bulwark_keys_file_bad", "0x4 1x12")],
+            4,
+            {"BulwarkKeysFileBad"},
+            id="somebody has broken the key file",
+        ),
+        pytest.param(
+            [_row("bulwark_keys_file_bad", "0x4 1x12")],
+            3,
+            set(),
+            id="somebody may be writing the key file",
         ),
         pytest.param(
             [_ended("internal_error", "_x20 1x80")],
@@ -332,6 +310,26 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [
+                _refused("rate_limit_exceeded", "0+9x160"),
+                _ended("rate_limit_exceeded", "0+9x160"),
+                _ended("ok", "0+1x160"),
+            ],
+            35,
+            set(),
+            id="9 in 10 come when their key has had its share",
+        ),
+        pytest.param(
+            [
+                _refused("request_exceeds_rate_limit", "0+6x160"),
+                _ended("request_exceeds_rate_limit", "0+6x160"),
+                _ended("ok", "0+4x160"),
+            ],
+            35,
+            {"BulwarkRefusals"},
+            id="6 in 10 are more than their key has at all",
+        ),
+        pytest.param(
+            [
                 _refused("not_found", "0+90x160", endpoint="none"),
                 _ended("not_found", "0+90x160", endpoint="none"),
                 _ended("ok", "0+1x160"),
@@ -345,6 +343,16 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
             22,
             {"BulwarkWrongKeys"},
             id="16 wrong keys a minute",
+        ),
+        pytest.param(
+            [
+                _refused("invalid_api_key", "0+2x100"),
+                _refused("too_many_failures", "0+2x100"),
+                _ended("ok", "0+100x100"),
+            ],
+            22,
+            {"BulwarkWrongKeys"},
+            id="16 wrong keys a minute, half of them not even tried",
         ),
         pytest.param(
             [_refused("invalid_api_key", "0+2x100"), _ended("ok", "0+100x100")],

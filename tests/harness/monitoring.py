@@ -1,16 +1,33 @@
-"""What Prometheus and Grafana will be asked: the expressions of the alerts and of the dashboard."""
+"""What Prometheus and Grafana will be asked, and a real Prometheus to ask.
 
+What they are asked are the expressions of the alerts and of the dashboard.
+"""
+
+import asyncio
+import contextlib
 import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness import installed, programs
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 CONFIG = DOCKER / "prometheus" / "prometheus.yml"
 ALERTS = DOCKER / "prometheus" / "alerts.yml"
 DASHBOARD = DOCKER / "grafana" / "dashboards" / "bulwark.json"
+
+SECONDS = 30.0
+"""How long anything here may take. Prometheus takes its first five to find out whom to ask."""
+
+_BETWEEN_SCRAPES = "400ms"
+_STANDS_FOR = {"$instance": ".*", "$__rate_interval": "1m", "$__range": "5m"}
 
 # No library reads YAML here: an expression is the rest of its line, or what is folded below it.
 _ALERT = re.compile(
@@ -84,3 +101,83 @@ def panels() -> list[Query]:
         for panel in dashboard()["panels"]
         for target in panel.get("targets", ())
     ]
+
+
+def tool(name: str) -> Path:
+    """``prometheus`` or ``promtool``."""
+    path = installed.folder("prometheus") / "bin" / name
+    if not path.exists():
+        pytest.fail("Prometheus is missing: tests/e2e/install-prometheus fetches it")
+    return path
+
+
+async def promtool(*arguments: str | Path, given: bytes = b"") -> str:
+    """Runs it; gives what it says, which must be no complaint."""
+    pipe = asyncio.subprocess.PIPE
+    async with (
+        programs.started(tool("promtool"), *arguments, stdin=pipe) as process,
+        asyncio.timeout(SECONDS),
+    ):
+        output, errors = await process.communicate(given)
+    said = (output + errors).decode()
+    assert process.returncode == 0, said
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """One that runs."""
+
+    url: str
+
+    async def ask(self, path: str, **parameters: str) -> Any:
+        """The data of an answer of its API, which must have come without an error or a warning."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=SECONDS) as client:
+            answer = (await client.get(f"/api/v1/{path}", params=parameters)).json()
+        assert answer["status"] == "success", answer
+        assert not answer.get("warnings"), answer
+        return answer["data"]
+
+    async def evaluate(self, expression: str) -> list[dict[str, Any]]:
+        """The series of an expression as it is now, after Grafana's variables are filled in."""
+        for name, value in _STANDS_FOR.items():
+            expression = expression.replace(name, value)
+        data = await self.ask("query", query=expression)
+        assert data["resultType"] == "vector", expression
+        return list(data["result"])
+
+
+@contextlib.asynccontextmanager
+async def watching(home: Path, *ports: int) -> AsyncIterator[Prometheus]:
+    """A Prometheus with our files, which asks more often, and on the loopback instead."""
+    config = CONFIG.read_text("utf-8")
+    for pattern, put in (
+        (
+            r"\b(scrape_interval|scrape_timeout|evaluation_interval): \w+",
+            rf"\1: {_BETWEEN_SCRAPES}",
+        ),
+        (r"targets: .+", f"targets: {json.dumps([f'127.0.0.1:{port}' for port in ports])}"),
+    ):
+        config, count = re.subn(pattern, put, config)
+        assert count, pattern
+    (home / "prometheus.yml").write_text(config, "utf-8")
+    shutil.copy(ALERTS, home)
+    command = (
+        tool("prometheus"),
+        f"--config.file={home / 'prometheus.yml'}",
+        f"--storage.tsdb.path={home / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+    )
+    async with programs.started(*command) as process:
+        assert process.stderr is not None
+        port = None
+        async with asyncio.timeout(SECONDS):
+            while b"Server is ready" not in (line := await process.stderr.readline()):
+                assert line, "Prometheus has ended"
+                if found := re.search(rb'"Listening on".* address=127\.0\.0\.1:(\d+)', line):
+                    port = int(found[1])
+        assert port is not None
+        # What it writes from now on is read, so that it can go on writing.
+        rest = asyncio.create_task(process.stderr.read())
+        yield Prometheus(f"http://127.0.0.1:{port}")
+    await rest

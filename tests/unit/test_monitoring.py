@@ -11,6 +11,7 @@ from proxy.config.describe import descriptions
 from proxy.endpoints import ENDPOINTS
 from proxy.errors import Reason
 from proxy.middleware.endpoint import HEALTHZ
+from proxy.upstream.states import State
 from scripts import docs
 from tests.harness import monitoring
 from tests.harness.monitoring import Query
@@ -30,6 +31,9 @@ WORDS = {
     "outcome": {"ok", *Reason},
     "reason": {reason for reason in Reason if reason.is_refusal},
     "endpoint": {"none", HEALTHZ.name, *(row.name for row in ENDPOINTS)},
+    "state": set(State),
+    "kind": {"prompt", "completion"},
+    "source": {"engine", "estimate"},
     "alertstate": {"pending", "firing"},
     "job": {"bulwark"},
 }
@@ -82,6 +86,12 @@ def test_a_query_keeps_labels_that_there_are(query: Query) -> None:
     kept = query.kept_labels()
     assert kept is None or kept <= labels
     assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= (labels if kept is None else kept)
+
+
+@pytest.mark.parametrize("rule", monitoring.alerts(), ids=lambda rule: rule.title)
+def test_an_alert_says_of_which_proxy_it_is(rule: Query) -> None:
+    """One of several must not hide behind the others, and they have no common state."""
+    assert "instance" in (rule.kept_labels() or ())
 
 
 def test_every_metric_is_on_the_dashboard() -> None:
