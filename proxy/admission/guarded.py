@@ -1,0 +1,200 @@
+"""Redis as long as it answers, and what becomes of the rest while it does not.
+
+A server that is gone, frozen or slow costs the requests that are just then asking a tenth of a
+second. From then on nobody asks it, until one task of ours has seen that it answers again.
+"""
+
+import asyncio
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any
+
+from proxy.admission.ledger import Ask, Charge, Decision
+from proxy.admission.link import LinkError
+from proxy.admission.shared import LEASE_SECONDS, SharedBooks
+
+RETRY_SECONDS = 5.0
+"""How long Redis is left alone once it has failed."""
+
+RENEW_SECONDS = LEASE_SECONDS / 3
+
+_MAX_OWED = 1_000
+_MAX_AT_ONCE = 100
+
+
+class GuardedBooks:
+    """Books in Redis that never raise and never make anybody wait for long.
+
+    Args:
+        books: Those in Redis.
+        on_change: Told when Redis goes and when it is back: whether it answers, and of its going
+            why, fit for the log.
+        on_failure: Told each time that it did not answer.
+        retry_seconds: How long it is left alone once it has failed.
+        renew_seconds: How often the leases of running requests are renewed.
+
+    Attributes:
+        up: Whether Redis answers, as far as is known.
+        failures: How often it did not.
+    """
+
+    def __init__(
+        self,
+        books: SharedBooks,
+        *,
+        on_change: Callable[[bool, str], None] = lambda _up, _why: None,
+        on_failure: Callable[[], None] = lambda: None,
+        retry_seconds: float = RETRY_SECONDS,
+        renew_seconds: float = RENEW_SECONDS,
+    ) -> None:
+        self._books = books
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._retry_seconds = retry_seconds
+        self._renew_seconds = renew_seconds
+        self.up = True
+        self.failures = 0
+        self._gone = asyncio.Event()
+        self._process = secrets.token_hex(6)
+        self._numbers = count()
+        self._running: dict[str, str] = {}
+        # Of what Redis has charged and could not be told since; the oldest is forgotten first.
+        self._owed: deque[tuple[Charge, int]] = deque(maxlen=_MAX_OWED)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def lease(self) -> str:
+        """A name for one request that no other has, of whichever proxy."""
+        return f"{self._process}-{next(self._numbers)}"
+
+    async def take(self, account: str, ask: Ask, lease: str = "") -> Decision | None:
+        """What Redis says; None if it says nothing.
+
+        Whoever is called off meanwhile has asked for nothing: what Redis grants later is given back.
+        """
+        if not self.up:
+            return None
+        asking = self._start(self._take(account, ask, lease))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asking.add_done_callback(lambda done: self._undo(account, ask, lease, done))
+            raise
+
+    def hold(self, account: str, lease: str) -> None:
+        """A request runs, whoever has granted it: its lease is kept up from now on."""
+        self._running[lease] = account
+
+    def settle(self, charge: Charge, used: int) -> None:
+        """Has Redis settle what it has charged, without waiting for it."""
+        if self.up:
+            self._start(self._settle(charge, used))
+        else:
+            self._owed.append((charge, used))
+
+    def let_go(self, lease: str) -> None:
+        """A request runs no longer."""
+        self._running.pop(lease, None)
+
+    async def run(self) -> None:
+        """Renews leases, and looks for Redis when it is gone, until cancelled."""
+        await self._look()
+        while True:
+            if self.up:
+                await self._while_up()
+            else:
+                await asyncio.sleep(self._retry_seconds)
+                await self._look()
+
+    async def flush(self) -> None:
+        """Returns when nothing is on its way to Redis."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def aclose(self) -> None:
+        """Settles what is still to be settled, for as long as one command may take, and ends."""
+        await self.flush()
+        await self._books.aclose()
+
+    async def _take(self, account: str, ask: Ask, lease: str) -> Decision | None:
+        try:
+            return await self._books.take(account, ask, lease)
+        except LinkError as exc:
+            self._failed(exc)
+            return None
+
+    async def _settle(self, charge: Charge, used: int) -> None:
+        try:
+            await self._books.settle(charge, used)
+        except LinkError as exc:
+            # Perhaps it was done: twice would be worse than never.
+            self._failed(exc)
+
+    def _undo(
+        self, account: str, ask: Ask, lease: str, done: "asyncio.Task[Decision | None]"
+    ) -> None:
+        decision = None if done.cancelled() else done.result()
+        if decision is not None and decision.refused_by is None:
+            self.settle(charged(account, ask, decision, lease), 0)
+
+    async def _while_up(self) -> None:
+        try:
+            async with asyncio.timeout(self._renew_seconds):
+                await self._gone.wait()
+        except TimeoutError:
+            await self._renew()
+
+    async def _look(self) -> None:
+        """Asks Redis whether it would answer, and if it is back tells it what it has missed."""
+        try:
+            await self._books.probe()
+        except LinkError as exc:
+            self._failed(exc)
+            return
+        if self.up:
+            return
+        self.up = True
+        self._gone.clear()
+        self._on_change(True, "")
+        owed, self._owed = list(self._owed), deque(maxlen=_MAX_OWED)
+        for charge, used in owed:
+            self.settle(charge, used)
+        await self._renew()
+
+    async def _renew(self) -> None:
+        before = dict(self._running)
+        accounts = defaultdict(list)
+        for lease, account in before.items():
+            accounts[account].append(lease)
+        turns = [(name, leases) for name, leases in accounts.items()]
+        for first in range(0, len(turns), _MAX_AT_ONCE):
+            some = turns[first : first + _MAX_AT_ONCE]
+            try:
+                await asyncio.gather(*(self._books.renew(*turn) for turn in some))
+            except LinkError as exc:
+                self._failed(exc)
+                return
+        for lease in before.keys() - self._running.keys():
+            # It ended while it was renewed, and may have been renewed after its end.
+            self.settle(Charge(before[lease], (), [], lease), 0)
+
+    def _failed(self, exc: LinkError) -> None:
+        self.failures += 1
+        self._on_failure()
+        if self.up:
+            self.up = False
+            self._gone.set()
+            self._on_change(False, str(exc))
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def charged(account: str, ask: Ask, decision: Decision, lease: str) -> Charge:
+    """What a grant has charged."""
+    windows = [reading.window for reading in decision.readings]
+    return Charge(account, ask.costs, windows, lease if ask.concurrency is not None else "")

@@ -1,0 +1,129 @@
+"""The books of rates in this process. Nothing here waits, so that nothing can come in between."""
+
+from collections.abc import Callable
+from itertools import islice
+
+from proxy.admission.ledger import CONCURRENCY_WAIT, Ask, Charge, Decision
+from proxy.admission.window import Counter, Meter, ticks
+from proxy.principal import ANONYMOUS
+
+MAX_STRANGERS = 10_000
+
+
+class _Account:
+    """What one account has used, and how many of its requests run."""
+
+    __slots__ = ("counters", "running")
+
+    def __init__(self) -> None:
+        self.counters: dict[Meter, Counter] = {}
+        self.running = 0
+
+    def counter(self, meter: Meter) -> Counter:
+        """The one of this kind of limit."""
+        counter = self.counters.get(meter)
+        if counter is None:
+            counter = self.counters[meter] = Counter()
+        return counter
+
+    def is_spent(self, tick: int) -> bool:
+        """Whether forgetting it changes nothing."""
+        return not self.running and all(
+            counter.is_spent(tick, meter.length) for meter, counter in self.counters.items()
+        )
+
+
+class MemoryBooks:
+    """The accounts of this process.
+
+    Keys are as many as the operator has made. Strangers, who have none and count by their
+    addresses, are as many as the internet has: of those the last `max_strangers` are remembered.
+
+    Args:
+        clock: Monotonic seconds.
+        max_strangers: How many; those whose requests run are remembered beyond it.
+    """
+
+    def __init__(self, clock: Callable[[], float], max_strangers: int = MAX_STRANGERS) -> None:
+        self._clock = clock
+        self._max_strangers = max_strangers
+        # Both in the order of last use.
+        self._keys: dict[str, _Account] = {}
+        self._strangers: dict[str, _Account] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys) + len(self._strangers)
+
+    def take(self, account: str, ask: Ask, *, test: bool = True) -> Decision:
+        """Charges all that is asked, if every limit has room for it.
+
+        Args:
+            account: Whose limits they are.
+            ask: What is asked. No cost may be over its whole limit.
+            test: False charges it in any case: somebody else has granted it.
+        """
+        tick = ticks(self._clock())
+        books = self._open(account, tick)
+        refused_by, longest = None, 0
+        counters: list[tuple[Counter, int]] = []
+        for meter, limit, amount in ask.costs:
+            counter = books.counter(meter)
+            left = counter.turn(tick, meter.length)
+            if test and (wait := counter.wait(limit, amount, left, meter.length)) > longest:
+                refused_by, longest = len(counters), wait
+            counters.append((counter, left))
+        if ask.concurrency is not None:
+            if test and books.running >= ask.concurrency and longest < CONCURRENCY_WAIT:
+                refused_by, longest = len(counters), CONCURRENCY_WAIT
+            if refused_by is None:
+                books.running += 1
+        readings = []
+        for (meter, limit, amount), (counter, left) in zip(ask.costs, counters, strict=True):
+            if refused_by is None:
+                counter.current += amount
+            readings.append(counter.reading(limit, left, meter.length))
+        return Decision(refused_by, longest, readings)
+
+    def settle(self, charge: Charge, used: int) -> None:
+        """Corrects a charge of tokens by what was really used, and ends its lease."""
+        books = self._table(charge.account).get(charge.account)
+        if books is None:
+            return  # a stranger, forgotten since
+        if charge.lease:
+            books.running -= 1
+        tick = ticks(self._clock())
+        for (meter, _, amount), window in zip(charge.costs, charge.windows, strict=True):
+            counter = books.counter(meter)
+            counter.turn(tick, meter.length)
+            counter.settle(window, used - amount)
+
+    def running(self, account: str) -> int:
+        """How many of its requests run, of those that had a limit on it."""
+        books = self._table(account).get(account)
+        return books.running if books is not None else 0
+
+    def _table(self, account: str) -> dict[str, _Account]:
+        return self._strangers if account.startswith(ANONYMOUS) else self._keys
+
+    def _open(self, account: str, tick: int) -> _Account:
+        """The account, which is now the last one used."""
+        table = self._table(account)
+        books = table.pop(account, None)
+        if books is None:
+            self._make_room(table, tick)
+            books = _Account()
+        table[account] = books
+        return books
+
+    def _make_room(self, table: dict[str, _Account], tick: int) -> None:
+        if table is self._keys:
+            # For each that is new two that are of no use any more, if they have not been for
+            # longest: keys come and go, too.
+            for name in list(islice(table, 2)):
+                if table[name].is_spent(tick):
+                    del table[name]
+        elif len(table) >= self._max_strangers:
+            # Never one whose requests run: they would no longer count.
+            idle = (name for name, books in table.items() if not books.running)
+            if (longest_idle := next(idle, None)) is not None:
+                del table[longest_idle]

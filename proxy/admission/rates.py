@@ -1,0 +1,203 @@
+"""What a key was given over time and at once: charged before a request is served, settled after.
+
+Each proxy keeps the books of what it has served itself. Where several share Redis, its books decide,
+and ours go along, so that they can decide with the same figures while it is away.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from proxy.admission import link, wording
+from proxy.admission.guarded import RETRY_SECONDS, GuardedBooks, charged
+from proxy.admission.ledger import Ask, Charge, Cost, Decision
+from proxy.admission.memory import MemoryBooks
+from proxy.admission.shared import SharedBooks
+from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS
+from proxy.errors import LimitsUnavailable
+from proxy.principal import Allowance
+
+# More than any answer has; an upstream that says more is not believed.
+_MAX_TOKENS = 10**10
+
+
+@dataclass(slots=True)
+class Grant:
+    """What one request was given, to be settled once.
+
+    Attributes:
+        fields: How the limits on tokens stand, for the head of the answer.
+    """
+
+    fields: list[tuple[bytes, bytes]] = field(default_factory=list)
+    _local: Charge | None = None
+    _shared: Charge | None = None
+
+
+class RateLimits:
+    """The limits of keys on requests, tokens and concurrency.
+
+    Args:
+        local: The books of this proxy.
+        shared: Those of all of them; None where there is only one.
+        closed: Whether a key with limits is refused while the shared books cannot be reached;
+            otherwise this proxy counts alone.
+    """
+
+    def __init__(
+        self, local: MemoryBooks, shared: GuardedBooks | None = None, *, closed: bool = False
+    ) -> None:
+        self._local = local
+        self._shared = shared
+        self._closed = closed
+
+    @property
+    def redis_up(self) -> bool:
+        """Whether the shared books are in use; true where there are none to share."""
+        return self._shared is None or self._shared.up
+
+    @property
+    def failures(self) -> int:
+        """How often Redis did not answer."""
+        return self._shared.failures if self._shared is not None else 0
+
+    async def admit(self, account: str, allowance: Allowance) -> list[tuple[bytes, bytes]]:
+        """Charges one request; gives the fields that tell how the limit on requests stands.
+
+        Raises:
+            RateLimitExceeded: There were as many as may be in a minute.
+            LimitsUnavailable: Nobody can say, and nobody may guess.
+        """
+        limit = allowance.requests_per_minute
+        if limit is None:
+            return []
+        ask = Ask((Cost(REQUESTS, limit, 1),))
+        decision, _, _ = (
+            self._take_here(account, ask, "")
+            if self._shared is None
+            else await self._take(self._shared, account, ask, "")
+        )
+        if decision.refused_by is not None:
+            raise wording.exceeded(ask, decision)
+        return wording.fields(ask, decision)
+
+    async def reserve(self, account: str, allowance: Allowance, tokens: int) -> Grant:
+        """Charges what a request may use at most, and counts it among those that run.
+
+        Everything is tested before anything is charged.
+
+        Raises:
+            RateLimitExceeded: It must wait for one of its limits.
+            RequestExceedsRateLimit: It would wait for ever: it is larger than a whole limit.
+            LimitsUnavailable: Nobody can say, and nobody may guess.
+        """
+        costs = []
+        if allowance.tokens_per_minute is not None:
+            costs.append(Cost(TOKENS, allowance.tokens_per_minute, tokens))
+        if allowance.tokens_per_day is not None:
+            costs.append(Cost(DAILY_TOKENS, allowance.tokens_per_day, tokens))
+        if not costs and allowance.concurrency is None:
+            return Grant()
+        for cost in costs:
+            if cost.amount > cost.limit:
+                raise wording.too_large(cost)
+        ask = Ask(tuple(costs), allowance.concurrency)
+        lease = self._lease(ask)
+        decision, local, shared = (
+            self._take_here(account, ask, lease)
+            if self._shared is None
+            else await self._take(self._shared, account, ask, lease)
+        )
+        if decision.refused_by is not None:
+            raise wording.exceeded(ask, decision)
+        if self._shared is not None and lease:
+            self._shared.hold(account, lease)
+            # Redis will hear of it also if it did not grant it, and must hear of its end.
+            shared = shared or Charge(account, (), [], lease)
+        return Grant(wording.fields(ask, decision), local, shared)
+
+    async def settle(self, grant: Grant, tokens: int) -> None:
+        """Corrects a reservation by what was really used; the request runs no longer.
+
+        Waits for nobody, raises nothing, and does it once, however often it is called.
+        """
+        local, shared = grant._local, grant._shared  # noqa: SLF001 - ours alone
+        grant._local = grant._shared = None  # noqa: SLF001
+        used = min(max(0, tokens), _MAX_TOKENS)
+        if local is not None:
+            self._local.settle(local, used)
+        if shared is not None and self._shared is not None:
+            self._shared.let_go(shared.lease)
+            self._shared.settle(shared, used)
+
+    async def run(self) -> None:
+        """Keeps leases alive and looks for Redis when it is gone, until cancelled.
+
+        Without it Redis, once gone, would not be asked again.
+        """
+        if self._shared is not None:
+            await self._shared.run()
+
+    async def aclose(self) -> None:
+        """Settles what is on its way, and ends the connection."""
+        if self._shared is not None:
+            await self._shared.aclose()
+
+    def _lease(self, ask: Ask) -> str:
+        if ask.concurrency is None:
+            return ""
+        return self._shared.lease() if self._shared is not None else "local"
+
+    async def _take(
+        self, books: GuardedBooks, account: str, ask: Ask, lease: str
+    ) -> tuple[Decision, Charge | None, Charge | None]:
+        """What was decided, and what was charged here and there."""
+        decision = await books.take(account, ask, lease)
+        if decision is None:
+            if self._closed:
+                raise LimitsUnavailable(
+                    "The limits of your key cannot be looked up. Try again soon.",
+                    retry_after_seconds=int(RETRY_SECONDS),
+                )
+            return self._take_here(account, ask, lease)
+        if decision.refused_by is not None:
+            return decision, None, None
+        local = self._local.take(account, ask, test=False)
+        return (
+            decision,
+            charged(account, ask, local, lease),
+            charged(account, ask, decision, lease),
+        )
+
+    def _take_here(
+        self, account: str, ask: Ask, lease: str
+    ) -> tuple[Decision, Charge | None, Charge | None]:
+        decision = self._local.take(account, ask)
+        return decision, charged(account, ask, decision, lease), None
+
+
+def build(
+    *,
+    clock: Callable[[], float],
+    redis_url: str | None = None,
+    closed: bool = False,
+    on_change: Callable[[bool, str], None] = lambda _up, _why: None,
+    on_failure: Callable[[], None] = lambda: None,
+) -> RateLimits:
+    """The limits as settings name them.
+
+    Args:
+        clock: Monotonic seconds.
+        redis_url: Where the shared books are; None keeps them here.
+        closed: As in ``RateLimits``.
+        on_change: As in ``GuardedBooks``.
+        on_failure: As in ``GuardedBooks``.
+
+    Raises:
+        ValueError: The URL is none.
+    """
+    local = MemoryBooks(clock)
+    if redis_url is None:
+        return RateLimits(local)
+    books = SharedBooks(link.Link(link.connector(redis_url)))
+    guarded = GuardedBooks(books, on_change=on_change, on_failure=on_failure)
+    return RateLimits(local, guarded, closed=closed)

@@ -1,0 +1,113 @@
+"""The books of rates in Redis or Valkey, which several proxies share."""
+
+from collections.abc import Callable, Iterable
+from hashlib import sha1
+from importlib.resources import files
+
+from proxy.admission.ledger import Ask, Charge, Cost, Decision
+from proxy.admission.link import AnsweredError, Link, LinkError
+from proxy.admission.window import TICKS_PER_SECOND, Reading, ticks
+
+LEASE_SECONDS = 30
+
+
+class SharedBooks:
+    """The same books as ``MemoryBooks``, in Redis.
+
+    Each account's keys carry its name in braces, so that a cluster keeps them in one place, where
+    one script may touch them all.
+
+    Args:
+        link: The way to Redis.
+        clock: Seconds, in place of the server's own time: tests only.
+    """
+
+    def __init__(self, link: Link, *, clock: Callable[[], float] | None = None) -> None:
+        self._link = link
+        self._clock = clock
+        self._script = files("proxy.admission").joinpath("rates.lua").read_bytes()
+        # By this name Redis knows the script. It protects nothing.
+        self._name = sha1(self._script, usedforsecurity=False).hexdigest()
+
+    async def take(self, account: str, ask: Ask, lease: str) -> Decision:
+        """As ``MemoryBooks.take``; `lease` names the request where concurrency is limited.
+
+        Raises:
+            LinkError: Redis does not say. It may have charged all the same.
+        """
+        keys = _counters(account, ask.costs)
+        told: list[object] = [len(ask.costs)]
+        for meter, limit, amount in ask.costs:
+            told += (meter.length, limit, amount)
+        if ask.concurrency is not None:
+            keys.append(_leases(account))
+            told += (ask.concurrency, LEASE_SECONDS * TICKS_PER_SECOND, lease)
+        answer = await self._call("take", keys, told)
+        return _decision(answer, len(ask.costs))
+
+    async def settle(self, charge: Charge, used: int) -> None:
+        """As ``MemoryBooks.settle``.
+
+        Raises:
+            LinkError: Redis does not say. It may have settled all the same.
+        """
+        keys = _counters(charge.account, charge.costs)
+        told: list[object] = [used]
+        for (meter, _, amount), window in zip(charge.costs, charge.windows, strict=True):
+            told += (meter.length, window, amount)
+        if charge.lease:
+            keys.append(_leases(charge.account))
+            told.append(charge.lease)
+        await self._call("settle", keys, told)
+
+    async def renew(self, account: str, leases: Iterable[str]) -> None:
+        """Has these leases of an account last from now, whether Redis knows them or not.
+
+        Raises:
+            LinkError: Redis does not say.
+        """
+        await self._call("renew", [_leases(account)], [LEASE_SECONDS * TICKS_PER_SECOND, *leases])
+
+    async def probe(self) -> None:
+        """Returns if Redis would do what it is asked.
+
+        Raises:
+            LinkError: It would not.
+        """
+        await self._call("probe", ["bulwark:probe"], [])
+
+    async def aclose(self) -> None:
+        """Ends the connection."""
+        await self._link.aclose()
+
+    async def _call(self, verb: str, keys: list[str], told: list[object]) -> bytes:
+        now = "" if self._clock is None else str(ticks(self._clock()))
+        rest = (str(len(keys)), *keys, verb, now, *map(str, told))
+        due = self._link.due()
+        try:
+            return await self._link.ask("EVALSHA", self._name, *rest, due=due)
+        except AnsweredError as exc:
+            if exc.code != "NOSCRIPT":
+                raise
+        return await self._link.ask("EVAL", self._script, *rest, due=due)
+
+
+def _counters(account: str, costs: tuple[Cost, ...]) -> list[str]:
+    return [f"bulwark:{{{account}}}:{cost.meter.name}" for cost in costs]
+
+
+def _leases(account: str) -> str:
+    return f"bulwark:{{{account}}}:leases"
+
+
+def _decision(answer: bytes, count: int) -> Decision:
+    try:
+        refused_by, wait, *rest = map(int, answer.split())
+        windows, remaining, resets = rest[0::3], rest[1::3], rest[2::3]
+        readings = [Reading(*reading) for reading in zip(windows, remaining, resets, strict=True)]
+    except ValueError:
+        readings = []
+        refused_by = wait = 0
+    if len(readings) != count:
+        raise LinkError("it answered what the script never says")
+    return Decision(None if refused_by < 0 else refused_by, wait, readings)
