@@ -1,13 +1,24 @@
 """Keys, and the contract that every authenticator has to keep."""
 
+import base64
 import hashlib
+import secrets
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from proxy.auth import Authenticator
-from proxy.auth.keys import KeyRecord, KeyStore, digest, environment_records, generate, is_public_id
+from proxy.auth.keys import (
+    KeyRecord,
+    KeyStore,
+    digest,
+    environment_records,
+    generate,
+    is_public_id,
+    public_id,
+)
 from proxy.errors import InvalidApiKey, MissingApiKey
+from proxy.principal import Allowance
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -40,6 +51,14 @@ def test_a_generated_key_has_the_documented_form() -> None:
         assert key[14] == "-"
         assert len(key) == 58
         assert KeyStore([], [record(key)]).authenticate(key.encode()).key_id == key[6:14]
+
+
+def test_a_generated_key_has_an_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance may give it one that is taken; then it gets another."""
+    drawn = [b"aaaaa", b"bbbbb", b"ccccc", b"s" * 32]
+    first, second, third = (base64.b32encode(each).decode().lower() for each in drawn[:3])
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: drawn.pop(0))
+    assert public_id(generate({first, second})) == third
 
 
 def test_the_digest_is_the_sha256_of_the_whole_key() -> None:
@@ -152,3 +171,77 @@ def test_records_do_not_show_their_digest() -> None:
     """A record in a log or a traceback gives away no digest."""
     assert digest(own_key().encode()).hex()[:8] not in repr(record(own_key()))
     assert repr(digest(own_key().encode())) not in repr(record(own_key()))
+
+
+def test_other_keys_of_the_file_come_in_place_of_those_there_were() -> None:
+    """The environment's stay; and whoever was let in keeps what he was given."""
+    alice, bob = own_key("aliceali"), own_key("bobbobbo")
+    changing = store(record(alice))
+    before = changing.authenticate(alice.encode())
+    assert changing.replace([record(bob)])
+    assert changing.authenticate(bob.encode()).key_id == "bobbobbo"
+    assert changing.authenticate(ENV_KEYS[0].encode()).key_id == "env-1"
+    with pytest.raises(InvalidApiKey):
+        changing.authenticate(alice.encode())
+    assert before.key_id == "aliceali"
+    assert (len(changing), changing.from_file) == (3, 1)
+
+
+def test_the_same_keys_again_change_nothing() -> None:
+    """Other terms of the same key do."""
+    key = own_key()
+    changing = store(record(key))
+    assert not changing.replace([record(key)])
+    assert changing.replace([record(key, disabled=True)])
+    assert changing.replace([])
+    assert not changing.replace([])
+
+
+DEFAULTS = Allowance(requests_per_minute=60, concurrency=4)
+CEILINGS = Allowance(max_output_tokens=8192, models=frozenset({"small", "large"}))
+
+
+@pytest.mark.parametrize(
+    ("own", "in_force"),
+    [
+        pytest.param(Allowance(), {"requests_per_minute": 60}, id="nothing of its own"),
+        pytest.param(
+            Allowance(requests_per_minute=600), {"requests_per_minute": 600}, id="more of its own"
+        ),
+        pytest.param(
+            Allowance(max_output_tokens=8192), {"max_output_tokens": 8192}, id="up to the ceiling"
+        ),
+        pytest.param(
+            Allowance(max_output_tokens=8193), {"max_output_tokens": 8192}, id="over the ceiling"
+        ),
+        pytest.param(
+            Allowance(models=frozenset({"small", "other"})),
+            {"models": frozenset({"small"})},
+            id="a model that nobody has",
+        ),
+        pytest.param(Allowance(), {"models": CEILINGS.models}, id="the models of everybody"),
+    ],
+)
+def test_what_is_in_force_for_a_key(own: Allowance, in_force: dict[str, object]) -> None:
+    """Its own, else the default, up to the ceiling; for keys that were there and for new ones."""
+    given = KeyRecord("k3v9x2ab", digest(own_key().encode()), allowance=own)
+    for keys in (
+        KeyStore([], [given], defaults=DEFAULTS, ceilings=CEILINGS),
+        KeyStore([], [], defaults=DEFAULTS, ceilings=CEILINGS),
+    ):
+        keys.replace([given])
+        found = keys.authenticate(own_key().encode()).allowance
+        assert {name: getattr(found, name) for name in in_force} == in_force
+        assert found.concurrency == 4
+
+
+def test_keys_without_a_file_have_the_default() -> None:
+    """Those of the environment, and whoever sends none."""
+    keys = KeyStore(
+        environment_records(ENV_KEYS),
+        allow_anonymous=True,
+        defaults=DEFAULTS,
+        ceilings=CEILINGS,
+    )
+    for credential in (ENV_KEYS[0].encode(), None):
+        assert keys.authenticate(credential).allowance == DEFAULTS.within(DEFAULTS, CEILINGS)
