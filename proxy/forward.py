@@ -1,8 +1,8 @@
 """The end of the chain: reads the request, has it judged, asks the upstream, passes the answer on.
 
 The one place where a request meets everything that can end it or hold it up, and therefore where
-everything that it holds is held: a lifeline, a lease on memory, a slot, an upstream response. Each
-is one ``with`` block of one task, so that every way out gives back everything.
+everything that it holds is held: a lifeline, a lease on memory, a place with tokens, an upstream
+response. Each is one ``with`` block of one task, so that every way out gives back everything.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import headers
 from proxy.admission.buffers import BufferBudget
+from proxy.admission.gate import Admitted, Demand, Gate
 from proxy.admission.slots import Slots
 from proxy.answer import Answer
 from proxy.context import RequestContext
@@ -21,11 +22,12 @@ from proxy.endpoints import BodyKind, Endpoint
 from proxy.errors import InternalError, RequestTimeout, UpstreamError
 from proxy.intake import Intake
 from proxy.lifeline import Deadline, Lifeline, Lifelines
-from proxy.policy import Terms, Verdict
-from proxy.policy.listing import redact_models
+from proxy.policy import Cost, Terms, Verdict
+from proxy.policy.listing import filter_models
 from proxy.policy.query import check_query
-from proxy.principal import Principal
+from proxy.principal import Allowance, Principal
 from proxy.relay import Relay
+from proxy.telemetry.usage import UsageMeter
 from proxy.upstream import faults
 from proxy.upstream.target import Target
 
@@ -63,11 +65,26 @@ class Upstream:
     api_key: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the upstream is asked for one request.
+
+    Attributes:
+        body: What is sent to it; None where the endpoint has none.
+        meter: What counts its answer; None where nobody has to know.
+    """
+
+    endpoint: Endpoint
+    query: bytes
+    body: bytes | None = None
+    meter: UsageMeter | None = None
+
+
 class Forward:
     """The terminal ASGI application. The layers before it have found an endpoint and a principal.
 
     Args:
-        slots: Of requests with a body.
+        gate: What requests with a body pass, and may have to wait at.
         listing_slots: Of those without, which ask for a list and cost the engine nothing.
         redact: Whether model lists must not show where the models lie (``PROXY_PROFILE=strict``).
         max_body_bytes: The longest body that is read (``PROXY_MAX_BODY_BYTES``).
@@ -82,7 +99,7 @@ class Forward:
         self,
         *,
         policy: Judge,
-        slots: Slots,
+        gate: Gate,
         listing_slots: Slots,
         buffers: BufferBudget,
         lifelines: Lifelines,
@@ -96,7 +113,7 @@ class Forward:
         commit_seconds: float = 0.0,
     ) -> None:
         self._policy = policy
-        self._slots = slots
+        self._gate = gate
         self._listing_slots = listing_slots
         self._buffers = buffers
         self._lifelines = lifelines
@@ -130,36 +147,76 @@ class Forward:
         query: bytes = scope["query_string"]
         check_query(query)
         with self._lifelines.hold(self._total) as lifeline, self._buffers.lease() as lease:
-            body: bytes | None = None
-            if endpoint.body is not None:
-                body = await self._intake.read(context, receive, lifeline, lease)
-                body = self._judged(context, endpoint.body, body)
+            if endpoint.body is None:
+                lifeline.watch(receive)
+                # Apart: clients list the models first, and must not wait behind whole generations.
+                async with self._listing_slots.hold(context.account) as context.queued_seconds:
+                    await self._serve(context, _Question(endpoint, query), lifeline, send)
+                return
+            body = await self._intake.read(context, receive, lifeline, lease)
+            verdict = self._judged(context, endpoint.body, body)
             lifeline.watch(receive)
-            # Apart: clients list the models first, and must not wait behind whole generations.
-            slots = self._slots if endpoint.body is not None else self._listing_slots
-            async with slots.hold() as context.queued_seconds:
-                with self._begin(context, endpoint, send) as answer:
-                    response = await self._ask(context, endpoint, query, body, lifeline)
-                    context.upstream_status = response.status_code
-                    await self._answer(endpoint, response, answer, lifeline)
+            demand = _demand(endpoint.body, verdict.cost)
+            allowance = _principal(context).allowance
+            async with self._gate.hold(context.account, allowance, demand) as admitted:
+                context.queued_seconds = admitted.queued_seconds
+                context.rate_fields = [*context.rate_fields, *admitted.rate_fields]
+                meter = self._meter(endpoint.body, verdict, allowance)
+                question = _Question(endpoint, query, verdict.body, meter)
+                try:
+                    await self._serve(context, question, lifeline, send)
+                finally:
+                    if meter is not None:
+                        self._charge(context, admitted, demand, meter)
 
-    def _judged(self, context: RequestContext, kind: BodyKind, body: bytes) -> bytes:
-        """What to send upstream: the very bytes unless something in them had to change."""
-        verdict = self._policy.check(kind, body, _terms(context.principal))
+    def _judged(self, context: RequestContext, kind: BodyKind, body: bytes) -> Verdict:
+        """What to send upstream, the very bytes unless something in them had to change; its cost."""
+        verdict = self._policy.check(kind, body, _terms(_principal(context)))
         context.stream = verdict.stream
         context.clamped = verdict.clamped
         context.prompt_chars = verdict.cost.prompt_chars
         context.output_tokens_bound = verdict.cost.output_tokens * verdict.cost.sequences
-        return verdict.body
+        return verdict
+
+    def _meter(self, kind: BodyKind, verdict: Verdict, allowance: Allowance) -> UsageMeter | None:
+        """What counts the request's tokens; None where nobody has to know them."""
+        if not (self._gate.learns or _is_counted(allowance)):
+            return None
+        return UsageMeter(
+            kind,
+            streamed=verdict.stream,
+            take_out=verdict.usage_asked,
+            sequences=verdict.cost.sequences,
+            output_tokens=verdict.cost.output_tokens,
+        )
+
+    def _charge(
+        self, context: RequestContext, admitted: Admitted, demand: Demand, meter: UsageMeter
+    ) -> None:
+        """Says everywhere what the request has used, however it ended."""
+        usage = meter.usage(admitted.prompt_tokens)
+        admitted.used_tokens = usage.prompt_tokens + usage.completion_tokens
+        context.prompt_tokens = usage.prompt_tokens
+        context.completion_tokens = usage.completion_tokens
+        context.usage_estimated = usage.estimated
+        if not usage.estimated:
+            self._gate.learn(context.account, demand, usage.prompt_tokens)
+
+    async def _serve(
+        self, context: RequestContext, question: _Question, lifeline: Lifeline, send: Send
+    ) -> None:
+        """Asks the upstream and passes on what it says."""
+        with self._begin(context, question.endpoint, send) as answer:
+            response = await self._ask(context, question, lifeline)
+            context.upstream_status = response.status_code
+            if question.body is None and response.is_success:
+                response = await self._listing(context, response, lifeline)
+            await self._relay.stream(response, answer, lifeline, *filter(None, [question.meter]))
 
     async def _ask(
-        self,
-        context: RequestContext,
-        endpoint: Endpoint,
-        query: bytes,
-        body: bytes | None,
-        lifeline: Lifeline,
+        self, context: RequestContext, question: _Question, lifeline: Lifeline
     ) -> httpx.Response:
+        endpoint, body, meter = question.endpoint, question.body, question.meter
         fields = headers.to_upstream(
             context.headers,
             host=self._upstream.target.authority,
@@ -169,7 +226,7 @@ class Forward:
         )
         # The table's own path, never the client's, and the query byte for byte: httpx.URL would
         # requote the one and normalise the other.
-        target = endpoint.path + (b"?" + query if query else b"")
+        target = endpoint.path + (b"?" + question.query if question.query else b"")
         request = httpx.Request(
             endpoint.method,
             self._url,
@@ -178,9 +235,13 @@ class Forward:
             extensions={"target": target, "timeout": self._connect},
         )
         lifeline.expect(self._first_byte)
+        if meter is not None:
+            meter.asked()
         try:
             return await self._upstream.transport.handle_async_request(request)
         except httpx.TransportError as exc:
+            if meter is not None:
+                meter.refused()
             raise faults.translate(exc) from exc
 
     def _begin(self, context: RequestContext, endpoint: Endpoint, send: Send) -> Answer:
@@ -190,30 +251,56 @@ class Forward:
             answer.commit_after(self._commit_seconds)
         return answer
 
-    async def _answer(
-        self, endpoint: Endpoint, response: httpx.Response, answer: Answer, lifeline: Lifeline
-    ) -> None:
-        if self._redact and endpoint.body is None and response.is_success:
-            listing = await self._relay.collect(response, MAX_LISTING_BYTES, lifeline)
-            response = _redacted(response, listing)
-        await self._relay.stream(response, answer, lifeline)
+    async def _listing(
+        self, context: RequestContext, response: httpx.Response, lifeline: Lifeline
+    ) -> httpx.Response:
+        """The list of models as this client may see it: the upstream's own where it may see all."""
+        models = _principal(context).allowance.models
+        if models is None and not self._redact:
+            return response
+        listing = await self._relay.collect(response, MAX_LISTING_BYTES, lifeline)
+        return _filtered(response, listing, models, redact=self._redact)
 
 
-def _terms(principal: Principal | None) -> Terms:
-    if principal is None:
+def _principal(context: RequestContext) -> Principal:
+    if context.principal is None:
         raise InternalError("Nobody was found to be asking.")
+    return context.principal
+
+
+def _terms(principal: Principal) -> Terms:
     given = principal.allowance
     return Terms(
         cache_salt=principal.cache_salt,
         max_prompt_chars=given.max_prompt_chars,
         max_output_tokens=given.max_output_tokens,
         models=given.models,
+        want_usage=_is_counted(given),
     )
 
 
-def _redacted(response: httpx.Response, listing: bytes) -> httpx.Response:
+def _is_counted(allowance: Allowance) -> bool:
+    """Whether somebody has to know what the key uses."""
+    return allowance.tokens_per_minute is not None or allowance.tokens_per_day is not None
+
+
+def _demand(kind: BodyKind, cost: Cost) -> Demand:
+    if kind is BodyKind.COUNT_TOKENS:
+        return Demand(
+            text_bytes=0, media_parts=0, output_tokens=0
+        )  # nothing is generated, nor read
+    return Demand(
+        text_bytes=cost.text_bytes,
+        media_parts=cost.media_parts,
+        output_tokens=cost.output_tokens * cost.sequences,
+    )
+
+
+def _filtered(
+    response: httpx.Response, listing: bytes, models: frozenset[str] | None, *, redact: bool
+) -> httpx.Response:
     try:
-        body = redact_models(listing)
+        body = filter_models(listing, models, redact)
     except ValueError as exc:
         raise UpstreamError("The model server's list of models is not one.") from exc
     framing = (b"content-length", b"transfer-encoding")

@@ -16,13 +16,13 @@ from proxy.app.build import build
 from proxy.app.clocks import Clocks
 from proxy.app.configure import configure, key_store
 from proxy.app.server import Bulwark, bind
-from proxy.auth import Authenticator
+from proxy.auth.keys import KeyStore
 from proxy.config import Settings
 
 __all__ = ["Bulwark", "Clocks", "bind", "build", "configure", "key_store", "run"]
 
 
-def run(settings: Settings, authenticator: Authenticator) -> int:
+def run(settings: Settings, keys: KeyStore) -> int:
     """Serves in this process until it is told to stop, and gives its exit status.
 
     Raises:
@@ -35,9 +35,7 @@ def run(settings: Settings, authenticator: Authenticator) -> int:
     # Another one: where somebody turns every logger up, this one would write the heads of the
     # upstream's answers, and the malformed lines in them, which may repeat anything.
     logging.getLogger("httpcore").setLevel(logging.INFO)
-    bulwark = build(
-        settings, authenticator, registry=CollectorRegistry(), log_stream=sys.stdout.buffer
-    )
+    bulwark = build(settings, keys, registry=CollectorRegistry(), log_stream=sys.stdout.buffer)
     # A third: none of what is here now goes away, and a collection that looks through it holds the
     # loop for 40 ms, in the middle of everybody's streams.
     gc.collect()

@@ -1,5 +1,6 @@
 """From settings to everything that serves."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -12,24 +13,35 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy import __version__, admin
 from proxy.admin import Readiness
 from proxy.admission.buffers import BufferBudget
+from proxy.admission.estimates import Estimates
+from proxy.admission.gate import Gate
+from proxy.admission.kv import TokenBudget
+from proxy.admission.rates import RateLimits
 from proxy.admission.slots import Slots
+from proxy.app import capacity
 from proxy.app.clocks import Clocks
 from proxy.app.server import Bulwark
-from proxy.auth import Authenticator
+from proxy.auth import reload
+from proxy.auth.guessing import Guessing
+from proxy.auth.keys import KeyStore
+from proxy.auth.reload import KeyFileWatch
 from proxy.config import Settings
 from proxy.endpoints import EndpointTable
 from proxy.forward import Forward, Timeouts, Upstream
 from proxy.lifeline import Lifelines
 from proxy.middleware.access import AccessLayer
+from proxy.middleware.admission import AdmissionLayer
 from proxy.middleware.auth import AuthLayer
+from proxy.middleware.clients import ClientAddress
 from proxy.middleware.endpoint import HEALTHZ, EndpointLayer
 from proxy.middleware.errors import ErrorLayer
 from proxy.policy import Limits, Policy
-from proxy.telemetry.log import Log
+from proxy.telemetry.log import Log, LogLevel
 from proxy.telemetry.metrics import Gauges, Metrics
 from proxy.upstream import target as targets
 from proxy.upstream import transport as transports
-from proxy.upstream.probe import Probe
+from proxy.upstream.monitor import Monitor
+from proxy.upstream.states import State
 
 _POLICY_VIOLATION = 1008  # RFC 6455 §7.4.1
 _CORS_EXPOSED = ("X-Request-Id", "Request-Id", "X-Bulwark-Clamped", "Retry-After")
@@ -37,58 +49,72 @@ _CORS_EXPOSED = ("X-Request-Id", "Request-Id", "X-Bulwark-Clamped", "Retry-After
 
 def build(
     settings: Settings,
-    authenticator: Authenticator,
+    keys: KeyStore,
     *,
     registry: CollectorRegistry,
     log_stream: BinaryIO,
     clocks: Clocks = Clocks(),  # noqa: B008 - frozen
     transport: httpx.AsyncBaseTransport | None = None,
+    monitor_transport: httpx.AsyncBaseTransport | None = None,
 ) -> Bulwark:
     """Puts a server together.
 
     Args:
         settings: What the operator decided.
-        authenticator: Who decides who asks; ``key_store`` makes the usual one.
+        keys: Who may ask; ``key_store`` makes them.
         registry: Where the metrics live.
         log_stream: Where the log goes.
         clocks: What time it is.
         transport: The way to the upstream; None takes httpx's own.
+        monitor_transport: Likewise, of the monitor, which must not wait behind requests.
     """
     target = targets.parse(settings.upstream_url)
     transport = transport or transports.build(target)
-    slots = _slots(settings, clocks)
+    monitor_transport = monitor_transport or transports.build(target)
+    log = Log(log_stream, form=settings.log_format, level=settings.log_level, now=clocks.now)
+    metrics = Metrics(registry, version=__version__)
+    budget = capacity.token_budget(settings)
+    slots = capacity.slots(settings, clocks, keys=len(keys), budget=budget)
+    watch = _watch(settings, keys, log)
+    monitor = Monitor(
+        monitor_transport,
+        target,
+        clock=clocks.monotonic,
+        health_path="/ready" if settings.engine == "sglang" else "/health",
+        on_reading=capacity.heeding(budget, slots, clocks),
+        on_state=_telling(log, metrics),
+        on_ignored=metrics.reading_ignored,
+        on_fault=lambda exc: log.server(
+            "monitor_failed", level="error", fault=type(exc).__qualname__
+        ),
+    )
     parts = _Parts(
         settings=settings,
         clocks=clocks,
-        log=Log(log_stream, form=settings.log_format, level=settings.log_level, now=clocks.now),
-        metrics=Metrics(registry, version=__version__),
+        log=log,
+        metrics=metrics,
+        keys=keys,
+        watch=watch,
+        rates=capacity.rate_limits(settings, clocks, log, metrics),
+        budget=budget,
         slots=slots,
         buffers=BufferBudget(settings.max_buffered_bytes),
         lifelines=Lifelines(),
         upstream=Upstream(transport=transport, target=target, api_key=_upstream_key(settings)),
-        readiness=Readiness(Probe(transport, target), clock=clocks.monotonic),
+        readiness=Readiness(monitor, details=lambda: _details(parts)),
     )
-    parts.metrics.watch(
-        Gauges(
-            slots_in_use=lambda: slots.in_flight,
-            queued=lambda: slots.queued,
-            buffered_bytes=lambda: parts.buffers.leased_bytes,
-            kv_budget_tokens=lambda: 0,
-            kv_reserved_tokens=lambda: 0,
-            keys=lambda: 0,
-            keys_file_bad=lambda: 0,
-            redis_away=lambda: 0,
-        )
-    )
+    metrics.watch(_gauges(parts))
     return Bulwark(
         settings=settings,
-        public=_public(_chain(parts, authenticator)),
+        public=_public(_chain(parts)),
         admin=_admin(parts),
         lifelines=parts.lifelines,
         readiness=parts.readiness,
-        metrics=parts.metrics,
-        log=parts.log,
-        transport=transport,
+        metrics=metrics,
+        log=log,
+        attendants=[monitor.run, parts.rates.run, *([watch.run] if watch else [])],
+        reload=watch.request if watch else lambda: log.server("nothing_to_reload"),
+        closing=[transport.aclose, monitor_transport.aclose, parts.rates.aclose],
     )
 
 
@@ -100,6 +126,10 @@ class _Parts:
     clocks: Clocks
     log: Log
     metrics: Metrics
+    keys: KeyStore
+    watch: KeyFileWatch | None
+    rates: RateLimits
+    budget: TokenBudget | None
     slots: Slots
     buffers: BufferBudget
     lifelines: Lifelines
@@ -107,12 +137,68 @@ class _Parts:
     readiness: Readiness
 
 
-def _chain(parts: _Parts, authenticator: Authenticator) -> ASGIApp:
+def _watch(settings: Settings, keys: KeyStore, log: Log) -> KeyFileWatch | None:
+    if settings.keys_file is None:
+        return None
+
+    def tell(event: str, about: Mapping[str, object]) -> None:
+        well = event == reload.RELOADED and about["problem"] is None
+        log.server(event, level="info" if well else "warning", **about)
+
+    return KeyFileWatch(settings.keys_file, keys, on_event=tell)
+
+
+def _telling(log: Log, metrics: Metrics) -> Callable[[State, str], None]:
+    """What a change of the upstream's state is told to. Nobody has asked it yet: it is starting."""
+    metrics.upstream_is(State.STARTING)
+
+    def tell(state: State, reason: str) -> None:
+        metrics.upstream_is(state)
+        level: LogLevel = "info" if state.serves else "warning"
+        log.server("upstream", level=level, state=state.value, reason=reason or None)
+
+    return tell
+
+
+def _details(parts: _Parts) -> dict[str, object]:
+    """What ``/readyz`` and ``/status`` tell besides the engine's state."""
+    budget, watch = parts.budget, parts.watch
+    told: dict[str, object] = {
+        "kv_budget": admin.budget(
+            parts.settings.kv_budget_tokens,
+            pool=budget.pool if budget else None,
+            limit=budget.limit if budget else None,
+            reserved=budget.reserved if budget else 0,
+        ),
+        "keys": {"known": len(parts.keys), "file_problem": watch.problem if watch else None},
+    }
+    if parts.settings.redis_url is not None:
+        told["redis"] = "up" if parts.rates.redis_up else "away"
+    return told
+
+
+def _gauges(parts: _Parts) -> Gauges:
+    budget, watch = parts.budget, parts.watch
+    return Gauges(
+        slots_in_use=lambda: parts.slots.in_flight,
+        queued=lambda: parts.slots.queued,
+        buffered_bytes=lambda: parts.buffers.leased_bytes,
+        kv_budget_tokens=lambda: (budget.limit or 0) if budget else 0,
+        kv_reserved_tokens=lambda: budget.reserved if budget else 0,
+        keys=lambda: len(parts.keys),
+        keys_file_bad=lambda: bool(watch and watch.problem),
+        redis_away=lambda: not parts.rates.redis_up,
+    )
+
+
+def _chain(parts: _Parts) -> ASGIApp:
     """What a request passes. Built from the inside out; a request reads it from the bottom up."""
     settings = parts.settings
     app: ASGIApp = _forward(parts)
+    # Before the body is read, and after it is known whose request it is.
+    app = AdmissionLayer(app, rates=parts.rates)
     # Who asks, and only then whether there is anything to be had: no map for scanners.
-    app = AuthLayer(app, authenticator=authenticator)
+    app = AuthLayer(app, authenticator=parts.keys, guessing=Guessing(clock=parts.clocks.monotonic))
     # Before auth, which needs to know whose dialect and whose credentials a route speaks.
     app = EndpointLayer(app, table=EndpointTable.named(settings.endpoints))
     # Around everything that may refuse.
@@ -134,6 +220,7 @@ def _chain(parts: _Parts, authenticator: Authenticator) -> ASGIApp:
         metrics=parts.metrics,
         clock=parts.clocks.monotonic,
         probe=HEALTHZ,
+        client_address=ClientAddress(settings.trusted_proxies, settings.client_ip_header),
     )
 
 
@@ -155,8 +242,13 @@ def _forward(parts: _Parts) -> Forward:
                 cache_salt=settings.cache_salt,
             )
         ),
-        slots=parts.slots,
-        listing_slots=_slots(settings, parts.clocks),
+        gate=Gate(
+            rates=parts.rates,
+            slots=parts.slots,
+            estimates=Estimates(media_tokens=settings.media_tokens),
+            budget=parts.budget,
+        ),
+        listing_slots=capacity.slots(settings, parts.clocks, keys=len(parts.keys), budget=None),
         buffers=parts.buffers,
         lifelines=parts.lifelines,
         upstream=parts.upstream,
@@ -173,15 +265,6 @@ def _forward(parts: _Parts) -> Forward:
         redact=settings.profile == "strict",
         keep_alive_seconds=settings.sse_keepalive_seconds,
         commit_seconds=settings.sse_commit_seconds,
-    )
-
-
-def _slots(settings: Settings, clocks: Clocks) -> Slots:
-    return Slots(
-        max_inflight=settings.max_inflight,
-        queue_size=settings.queue_size,
-        queue_timeout_seconds=settings.queue_timeout_seconds,
-        clock=clocks.monotonic,
     )
 
 
@@ -219,6 +302,7 @@ def _admin(parts: _Parts) -> FastAPI:
             "slots_in_use": parts.slots.in_flight,
             "queued": parts.slots.queued,
             "buffered_bytes": parts.buffers.leased_bytes,
+            **_details(parts),
         }
 
     settings = parts.settings

@@ -1,11 +1,13 @@
 """A server that is ready to serve: its two applications on their sockets, until it is told to stop."""
 
 import asyncio
+import contextlib
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import httpx
 from fastapi import FastAPI
 
 from proxy.admin import Readiness
@@ -28,7 +30,9 @@ class Bulwark:
         public: What the internet sees.
         admin: What the operator sees.
         lifelines: The requests that are being forwarded.
-        transport: The way to the upstream; whoever is done with the server closes it.
+        attendants: What runs beside the requests, each until it is cancelled.
+        reload: Looks at the key file now; called at SIGHUP.
+        closing: What has connections, to be closed at the end.
     """
 
     settings: Settings
@@ -38,7 +42,9 @@ class Bulwark:
     readiness: Readiness
     metrics: Metrics
     log: Log
-    transport: httpx.AsyncBaseTransport
+    attendants: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+    reload: Callable[[], None]
+    closing: Sequence[Callable[[], Awaitable[None]]]
 
     def refused_early(self, refusal: Refusal, client: str, request_id: str) -> None:
         """The server refused below ASGI: recorded like every other refusal."""
@@ -72,23 +78,28 @@ class Bulwark:
             self.readiness.drain()
             self.log.server("draining", in_flight=self.lifelines.in_flight)
 
+        # In place of the default, which would end the process.
+        hangup = contextlib.nullcontext() if stop is not None else _at_hangup(self.reload)
         limits = ProtocolLimits(write_timeout_seconds=self.settings.write_timeout_seconds)
         try:
-            return await listeners.serve(
-                self.public,
-                self.admin,
-                http_protocol=protocol(limits, self.refused_early),
-                public_socket=public_socket,
-                admin_socket=admin_socket,
-                drain_seconds=self.settings.drain_seconds,
-                on_ready=ready,
-                on_drain=drain,
-                on_deadline=lambda: self.lifelines.end_all(_drained),
-                stop=stop,
-                hurry=hurry,
-            )
+            with hangup:
+                async with _beside(self.attendants):
+                    return await listeners.serve(
+                        self.public,
+                        self.admin,
+                        http_protocol=protocol(limits, self.refused_early),
+                        public_socket=public_socket,
+                        admin_socket=admin_socket,
+                        drain_seconds=self.settings.drain_seconds,
+                        on_ready=ready,
+                        on_drain=drain,
+                        on_deadline=lambda: self.lifelines.end_all(_drained),
+                        stop=stop,
+                        hurry=hurry,
+                    )
         finally:
-            await self.transport.aclose()
+            for close in self.closing:
+                await close()
             self.log.server("stopped")
 
 
@@ -104,6 +115,32 @@ def bind(settings: Settings) -> tuple[socket.socket, socket.socket]:
     except listeners.ListenError:
         public.close()
         raise
+
+
+@contextlib.asynccontextmanager
+async def _beside(
+    attendants: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+) -> AsyncIterator[None]:
+    """Runs them beside the block, and cancels them with its end."""
+    tasks = [asyncio.create_task(attendant()) for attendant in attendants]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _at_hangup(reload: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        # What comes now is too late to matter, and must not kill a server that is at its end.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _drained() -> ShuttingDown:

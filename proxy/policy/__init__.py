@@ -10,6 +10,7 @@ from proxy.policy.body import max_structure, parse
 from proxy.policy.edit import Edit, apply
 from proxy.policy.fields import RefusedFields
 from proxy.policy.limits import Cost, Limits, Terms, Verdict
+from proxy.policy.models import check_model
 from proxy.policy.output import bound_output
 from proxy.policy.prompt import PER_INPUT, TOTAL_FACTOR, PromptCount
 from proxy.policy.sampling import check_sampling
@@ -44,6 +45,8 @@ class Policy:
         limits = self._limits.of(terms)
         prompt_cap = limits.max_prompt_chars * (TOTAL_FACTOR if kind in PER_INPUT else 1)
         members = parse(body, max_structure=max_structure(prompt_cap, limits.max_schema_chars))
+        if terms.models is not None:
+            check_model(members, terms.models)
         self._fields.check_top(kind, members)
         check_sampling(members)
         count = PromptCount(kind, limits, self._fields)

@@ -31,7 +31,8 @@ async def test_a_websocket_is_closed_before_it_opens() -> None:
     scope = {"type": "websocket", "path": "/v1/realtime", "headers": []}
     await bulwark.public(scope, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
-    await bulwark.transport.aclose()
+    for close in bulwark.closing:
+        await close()
 
 
 @pytest.mark.parametrize("setting", ["PROXY_PORT", "PROXY_ADMIN_PORT"])

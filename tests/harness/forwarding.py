@@ -12,7 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.admission import rates
 from proxy.admission.buffers import BufferBudget
+from proxy.admission.estimates import Estimates
+from proxy.admission.gate import Gate
 from proxy.admission.slots import Slots
 from proxy.context import RequestContext
 from proxy.endpoints import ENDPOINTS, EndpointTable
@@ -91,7 +94,11 @@ class Front:
         self._tasks_before: set[asyncio.Task[Any]] = set()
         self._forward = Forward(
             policy=Policy(Limits()),
-            slots=self.slots,
+            gate=Gate(
+                rates=rates.build(clock=time.monotonic),
+                slots=self.slots,
+                estimates=Estimates(media_tokens=0),
+            ),
             listing_slots=self.slots,
             buffers=self.buffers,
             lifelines=self.lifelines,

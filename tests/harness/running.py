@@ -15,6 +15,7 @@ from proxy import app
 from proxy.config import load
 from tests.harness import upstream as upstreams
 from tests.harness.client import TIMEOUT_SECONDS, RawClient, RawResponse
+from tests.harness.quiet import QuietEngine
 from tests.harness.upstream import Upstream
 
 KEY = "sk-test-" + "k" * 40
@@ -26,6 +27,8 @@ JSON = {"Content-Type": "application/json"}
 CHAT = "/v1/chat/completions"
 CHAT_BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":16}'
 STREAM_BODY = b'{"stream":true,' + CHAT_BODY[1:]
+
+_QUIET = QuietEngine()
 
 Fields = Mapping[str, str] | Iterable[tuple[str, str]]
 
@@ -168,9 +171,13 @@ class Launch(Protocol):
         *,
         clocks: app.Clocks | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        monitor_transport: httpx.AsyncBaseTransport | None = _QUIET,
         **settings: object,
     ) -> Running:
-        """Starts one; each setting is ``PROXY_`` and its name in capitals, None leaves it out."""
+        """Starts one; each setting is ``PROXY_`` and its name in capitals, None leaves it out.
+
+        Its monitor asks somebody else about the upstream's health, unless that is None too.
+        """
         ...
 
 
@@ -180,6 +187,7 @@ async def launch(
     *,
     clocks: app.Clocks | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
+    monitor_transport: httpx.AsyncBaseTransport | None = _QUIET,
     **settings: object,
 ) -> AsyncIterator[Running]:
     """A proxy in front of a recording upstream, from settings to sockets as in production.
@@ -200,6 +208,7 @@ async def launch(
             log_stream=log,
             clocks=clocks,
             transport=transport,
+            monitor_transport=monitor_transport,
         )
         public, admin = app.bind(config)
         ready, stop, hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()

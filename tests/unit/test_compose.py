@@ -289,6 +289,15 @@ def test_the_engine_looks_for_nothing_on_the_internet() -> None:
         assert VLLM["environment"][name] == "1"
 
 
+def test_the_tunnel_alone_may_say_where_a_client_is() -> None:
+    """By its own address, and in the header that Cloudflare's edge sets itself."""
+    services = FILES["compose.tunnel.yaml"]["services"]
+    assert services["proxy"]["environment"] == {
+        "PROXY_TRUSTED_PROXIES": services["tunnel"]["networks"]["tunnel"]["ipv4_address"],
+        "PROXY_CLIENT_IP_HEADER": "CF-Connecting-IP",
+    }
+
+
 def test_the_tunnel_tells_its_metrics_to_itself() -> None:
     """Its image has them on every address, where the proxy is a neighbour."""
     tunnel = FILES["compose.tunnel.yaml"]["services"]["tunnel"]
@@ -480,7 +489,7 @@ def test_every_setting_that_is_named_exists() -> None:
         if isinstance(environment, dict) and ".proxy." in path
         for name in environment
     }
-    assert len(named) == 6
+    assert len(named) == 8
     assert named <= known
     # Also those that only a comment offers.
     for path in compose.DOCKER.glob("compose*.yaml"):

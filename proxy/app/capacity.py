@@ -1,0 +1,81 @@
+"""What is let through at once, put together: places, room in the engine's cache, what keys have left."""
+
+from collections.abc import Callable
+
+from proxy.admission import rates
+from proxy.admission.kv import TokenBudget
+from proxy.admission.rates import RateLimits
+from proxy.admission.slots import Slots
+from proxy.app.clocks import Clocks
+from proxy.config import Settings
+from proxy.telemetry.log import Log, LogLevel
+from proxy.telemetry.metrics import Metrics
+from proxy.upstream.readings import Reading
+
+
+def token_budget(settings: Settings) -> TokenBudget | None:
+    """The bound on tokens at the upstream; None where there is to be none."""
+    if settings.kv_budget_tokens == "off":
+        return None
+    fixed = settings.kv_budget_tokens
+    return TokenBudget(None if fixed == "auto" else fixed)
+
+
+def slots(settings: Settings, clocks: Clocks, *, keys: int, budget: TokenBudget | None) -> Slots:
+    """The places at the upstream.
+
+    Args:
+        settings: What the operator decided.
+        clocks: What time it is.
+        keys: How many there are: one alone may have all places.
+        budget: Of tokens; None for requests that cost none.
+    """
+    return Slots(
+        max_inflight=settings.max_inflight,
+        key_max_inflight=key_share(settings, keys),
+        queue_size=settings.queue_size,
+        queue_timeout_seconds=settings.queue_timeout_seconds,
+        clock=clocks.monotonic,
+        budget=budget,
+    )
+
+
+def key_share(settings: Settings, keys: int) -> int:
+    """How many places one key may hold."""
+    if settings.key_max_inflight:
+        return settings.key_max_inflight
+    # Strangers are told apart by their addresses, so that there are always several.
+    alone = keys == 1 and not settings.allow_anonymous
+    return settings.max_inflight if alone else max(1, settings.max_inflight * 3 // 4)
+
+
+def rate_limits(settings: Settings, clocks: Clocks, log: Log, metrics: Metrics) -> RateLimits:
+    """What keys have left, here or in Redis."""
+
+    def changed(up: bool, why: str) -> None:
+        level: LogLevel = "info" if up else "warning"
+        event = "redis_back" if up else "redis_away"
+        log.server(event, level=level, why=why or None, until_then=settings.redis_failure)
+
+    url = settings.redis_url
+    return rates.build(
+        clock=clocks.monotonic,
+        redis_url=None if url is None else url.get_secret_value(),
+        closed=settings.redis_failure == "closed",
+        on_change=changed,
+        on_failure=metrics.redis_failed,
+    )
+
+
+def heeding(budget: TokenBudget | None, places: Slots, clocks: Clocks) -> Callable[[Reading], None]:
+    """What a reading of the engine's changes: the budget, and with it whose turn it is."""
+
+    def heed(reading: Reading) -> None:
+        if budget is None:
+            return
+        if reading.pool_tokens is not None:
+            budget.set_pool(reading.pool_tokens)
+        budget.note_load(reading.waiting or 0, reading.kv_usage or 0, clocks.monotonic())
+        places.wake()
+
+    return heed
