@@ -133,7 +133,12 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         pytest.param([_row("up", "1x4 0x8")], 3, {"BulwarkDown"}, id="it does not answer"),
         pytest.param([_row("up", "0x2 1x8")], 3, set(), id="it answers again at once"),
         pytest.param([_row("up", "0x8", job="other")], 2, set(), id="another one does not answer"),
-        pytest.param([_state("down", "1x8")], 2, {"BulwarkUpstreamDown"}, id="the engine is down"),
+        pytest.param(
+            [_state("down", "_x2 1x8")],
+            2,
+            {"BulwarkUpstreamDown"},
+            id="the engine has been down for 90 s",
+        ),
         pytest.param([_state("down", "_x5 1x8")], 2, set(), id="it has been down for 45 s"),
         pytest.param(
             [_state("down", "1x4 stale"), _state("starting", "_x5 1x8")],
@@ -199,9 +204,12 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [_ended("limits_unavailable", "0+1x20")],
-            4,
+            2,
             {"BulwarkLimitsUnavailable"},
             id="nobody is served without Redis",
+        ),
+        pytest.param(
+            [_ended("limits_unavailable", "0+1x20")], 1, set(), id="it has been so for 45 s"
         ),
         pytest.param(
             [_ended("limits_unavailable", "9x40"), _ended("ok", "0+9x40")],
