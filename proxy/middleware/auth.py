@@ -17,9 +17,7 @@ from proxy.principal import ANONYMOUS, Principal
 class AuthLayer:
     """Fills ``principal`` and ``account``, or refuses."""
 
-    def __init__(
-        self, app: ASGIApp, *, authenticator: Authenticator, guessing: Guessing | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, authenticator: Authenticator, guessing: Guessing) -> None:
         self._app = app
         self._authenticator = authenticator
         self._guessing = guessing
@@ -49,8 +47,6 @@ class AuthLayer:
 
     def _failed(self, address: str) -> None:
         """Counts a wrong key. A missing or malformed one is no guess."""
-        if self._guessing is None:
-            return
         seconds = self._guessing.retry_after(address)
         if seconds is not None:
             raise TooManyFailures(

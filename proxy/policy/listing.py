@@ -79,8 +79,3 @@ def _hide_places(entry: dict[str, Any]) -> None:
     if isinstance(status := entry.get("status"), dict):
         for name in _STATUS_PLACES:
             status.pop(name, None)
-
-
-def redact_models(body: bytes) -> bytes:
-    """Goes once ``forward`` calls ``filter_models``."""
-    return filter_models(body, None, redact=True)

@@ -26,7 +26,7 @@ def check_model(members: Mapping[str, Any], models: frozenset[str]) -> None:
     if model is None or model == "":
         raise InvalidValue(f"model must be given. {_told(models)}", param="model")
     if type(model) is not str:
-        raise InvalidValue("model must be a string.", param="model")
+        raise InvalidValue(f"model must be a string. {_told(models)}", param="model")
     if model not in models:
         # The name stays out of it: up to a whole body of it could come back.
         raise ModelNotFound(
