@@ -178,8 +178,9 @@ def delete(
         give_up("nothing was changed", ["deleting a key without a terminal to ask on needs --yes"])
     with _complaining(path):
         record = _record(keyfile.read(path), key_id)
-        if not yes:
-            typer.confirm(f"Delete {_called(record)}, for ever?", abort=True, err=True)
+        if not (yes or _agreed(f"Delete {_called(record)}, for ever?")):
+            _say("Nothing was changed.")
+            raise typer.Exit(1)
         keywrite.update(path, lambda text: keyedit.remove(text, key_id))
     _say(f"{_called(record)} is deleted.")
 
@@ -235,6 +236,12 @@ def _complaining(path: Path) -> Iterator[None]:
     except OSError as exc:
         typer.echo(f"bulwark: {path} was not written: {exc.strerror}", err=True)
         raise typer.Exit(1) from None
+
+
+def _agreed(question: str) -> bool:
+    # typer's own writes a space to standard output.
+    typer.echo(f"{question} [y/N] ", nl=False, err=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _record(records: list[KeyRecord], key_id: str) -> KeyRecord:
