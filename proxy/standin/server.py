@@ -6,21 +6,23 @@ import hashlib
 import json
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from proxy.standin.chat import Chat, Completions
 from proxy.standin.dialect import DEFAULT_MODEL, Dialect
+from proxy.standin.figures import Figures
 from proxy.standin.messages import Messages
 from proxy.standin.model import answer, count
 from proxy.standin.responses import Responses
 
+MAX_MODEL_LEN = 131_072
 _DIMENSIONS = 8
 _MAX_DIMENSIONS = 4096
 
@@ -48,11 +50,11 @@ def build(word_seconds: float = 0.02) -> Starlette:
 
 
 class _Server:
-    """The handlers, and the number of answers that are being given."""
+    """The handlers, and the figures of what they do."""
 
     def __init__(self, word_seconds: float) -> None:
         self._word_seconds = word_seconds
-        self._running = 0
+        self._figures = Figures()
 
     def generate(self, dialect: Dialect) -> Any:
         """The handler of a route that generates."""
@@ -64,28 +66,27 @@ class _Server:
             question = dialect.question(body)
             said = answer(question)
             created = int(datetime.now(UTC).timestamp())
+            tokens = said.prompt_tokens, said.completion_tokens
             if question.stream:
-                events = self._paced(dialect.events(question, said, created))
+                events = self._paced(dialect.events(question, said, created), tokens)
                 return StreamingResponse(events, media_type="text/event-stream")
-            with self._counted():
-                await asyncio.sleep(self._word_seconds * said.completion_tokens)
+            with self._figures.request(*tokens):
+                for _ in range(said.completion_tokens):
+                    await asyncio.sleep(self._word_seconds)
+                    self._figures.word()
             return JSONResponse(dialect.whole(question, said, created))
 
         return handler
 
-    async def _paced(self, events: Iterator[bytes]) -> AsyncIterator[bytes]:
-        with self._counted():
+    async def _paced(
+        self, events: Iterator[bytes], tokens: tuple[int, int]
+    ) -> AsyncIterator[bytes]:
+        with self._figures.request(*tokens):
             for event in events:
                 yield event
                 await asyncio.sleep(self._word_seconds)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
+                # Each event is a word, but for a few around them.
+                self._figures.word()
 
     async def models(self, _: Request) -> Response:
         """GET ``/v1/models``."""
@@ -95,6 +96,7 @@ class _Server:
             "created": 0,
             "owned_by": "bulwark",
             "root": f"/models/{DEFAULT_MODEL}",
+            "max_model_len": MAX_MODEL_LEN,
         }
         return JSONResponse({"object": "list", "data": [model]})
 
@@ -134,11 +136,8 @@ class _Server:
         return Response()
 
     async def metrics(self, _: Request) -> Response:
-        """GET ``/metrics``: the one figure of vLLM's that shows whether a hang-up got through."""
-        return PlainTextResponse(
-            "# TYPE vllm:num_requests_running gauge\n"
-            f'vllm:num_requests_running{{model_name="{DEFAULT_MODEL}"}} {self._running}\n'
-        )
+        """GET ``/metrics``."""
+        return Response(self._figures.page(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _json(request: Request) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from proxy import standin
+from proxy.standin.figures import Figures
+from proxy.upstream.readings import read
 
 MESSAGES = [{"role": "user", "content": "one two three"}]
 CASES = [
@@ -59,11 +61,41 @@ async def test_what_is_no_object_is_a_400() -> None:
 
 
 async def test_the_engines_own_routes() -> None:
-    """What the probe asks, and the gauge that a hang-up must bring back to zero."""
+    """What the monitor asks, and the models with their context."""
     async with client() as server:
         assert (await server.get("/health")).status_code == 200
-        assert "vllm:num_requests_running" in (await server.get("/metrics")).text
-        assert (await server.get("/v1/models")).json()["data"]
+        assert (await server.get("/metrics")).headers["content-type"].startswith("text/plain")
+        (model,) = (await server.get("/v1/models")).json()["data"]
+        assert model["max_model_len"] == 131_072
+
+
+async def test_it_counts_like_vllm() -> None:
+    """Streamed or not; what is read of it is what is read of a real one."""
+    async with client() as server:
+        before = read((await server.get("/metrics")).content)
+        for stream in (False, True):
+            body = {"messages": MESSAGES, "max_tokens": 3, "stream": stream}
+            await server.post("/v1/chat/completions", json=body)
+        page = (await server.get("/metrics")).content
+    after = read(page)
+    assert (before.engine, before.pool_tokens, before.kv_usage) == ("vllm", 1_048_576, 0.0)
+    assert (before.running, before.waiting, before.preemptions_total) == (0, 0, 0.0)
+    assert (before.prompt_tokens_total, before.generation_tokens_total) == (0.0, 0.0)
+    assert (after.running, after.kv_usage, after.prompt_tokens_total) == (0, 0.0, 6.0)
+    # Streamed, the first and the last event of a chat count as words too.
+    assert 6 <= (after.generation_tokens_total or 0) <= 9
+    assert b'vllm:request_generation_tokens_bucket{engine="0",le="5.0",' in page
+
+
+async def test_a_request_that_runs_is_seen() -> None:
+    """Until its client leaves."""
+    figures = Figures()
+    with figures.request(10, 20):
+        figures.word()
+        reading = read(figures.page())
+    assert (reading.running, reading.generation_tokens_total) == (1, 1.0)
+    assert reading.kv_usage == 30 / 1_048_576
+    assert read(figures.page()).running == 0
 
 
 SCHEMA = {
