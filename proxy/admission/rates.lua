@@ -65,18 +65,18 @@ end
 local function wait_for(counter, limit, cost)
     local room = limit - cost - counter.current
     if room < 0 then
-        local past = math.floor((limit - cost) * counter.length / counter.current)
-        return counter.left + counter.length - past
+        local rest = math.floor(((limit - cost + 1) * counter.length - 1) / counter.current)
+        return counter.left + counter.length - rest
     end
-    if counter.previous * counter.left <= room * counter.length then
+    if counter.previous * counter.left < (room + 1) * counter.length then
         return 0
     end
-    return counter.left - math.floor(room * counter.length / counter.previous)
+    return counter.left - math.floor(((room + 1) * counter.length - 1) / counter.previous)
 end
 
 -- Counter.reading, its two numbers that are not kept
 local function remaining(counter, limit)
-    local used = counter.current + math.ceil(counter.previous * counter.left / counter.length)
+    local used = counter.current + math.floor(counter.previous * counter.left / counter.length)
     return math.max(0, limit - used)
 end
 

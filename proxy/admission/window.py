@@ -1,9 +1,9 @@
 """How much of a limit is used: a sliding window of two counters, in whole numbers.
 
 What counts is what was charged in the current window, and of the previous one as large a part as
-still lies within one length of the window from now. Kept by a dozen bytes a limit, and never more
-than the limit in any one window; a list of what was charged when would be exact in between, and
-grow with every request.
+still lies within one length of the window from now, rounded down: rounded up, a limit of one a
+minute would be one in two. No window ever holds more than the limit, and two numbers are all that is
+kept; a list of what was charged when would be exact in between as well, and grow with each request.
 
 Time is counted in ticks of a tenth of a second. A day has 864,000 of them, so that a tick times
 10,000,000,000 tokens is still exact in Lua, whose only numbers are doubles: ``rates.lua`` is the
@@ -92,17 +92,15 @@ class Counter:
         """
         room = limit - cost - self.current
         if room < 0:
-            # Only once the current window is the previous one, and most of it is past.
-            return left + length - (limit - cost) * length // self.current
-        # Without a division, so that nothing is rounded.
-        if self.previous * left <= room * length:
+            # Only once the current window is the previous one, and enough of it is past.
+            return left + length - ((limit - cost + 1) * length - 1) // self.current
+        if self.previous * left < (room + 1) * length:
             return 0
-        return left - room * length // self.previous
+        return left - ((room + 1) * length - 1) // self.previous
 
     def reading(self, limit: int, left: int, length: int) -> Reading:
         """How this limit stands."""
-        # The part of the previous window is rounded up, as what is left must be there.
-        rest = limit - self.current + -self.previous * left // length
+        rest = limit - self.current - self.previous * left // length
         reset = left + length if self.current else left if self.previous else 0
         return Reading(self.window, max(0, rest), reset)
 
