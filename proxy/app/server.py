@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,11 @@ class Bulwark:
             stop: In place of SIGTERM and SIGINT.
             hurry: In place of a second one.
         """
+        beside: list[asyncio.Task[None]] = []
 
         def ready() -> None:
             self.log.server("listening", public=_name(public_socket), admin=_name(admin_socket))
+            beside.extend(asyncio.create_task(attendant()) for attendant in self.attendants)
             on_ready()
 
         def drain() -> None:
@@ -83,21 +85,23 @@ class Bulwark:
         limits = ProtocolLimits(write_timeout_seconds=self.settings.write_timeout_seconds)
         try:
             with hangup:
-                async with _beside(self.attendants):
-                    return await listeners.serve(
-                        self.public,
-                        self.admin,
-                        http_protocol=protocol(limits, self.refused_early),
-                        public_socket=public_socket,
-                        admin_socket=admin_socket,
-                        drain_seconds=self.settings.drain_seconds,
-                        on_ready=ready,
-                        on_drain=drain,
-                        on_deadline=lambda: self.lifelines.end_all(_drained),
-                        stop=stop,
-                        hurry=hurry,
-                    )
+                return await listeners.serve(
+                    self.public,
+                    self.admin,
+                    http_protocol=protocol(limits, self.refused_early),
+                    public_socket=public_socket,
+                    admin_socket=admin_socket,
+                    drain_seconds=self.settings.drain_seconds,
+                    on_ready=ready,
+                    on_drain=drain,
+                    on_deadline=lambda: self.lifelines.end_all(_drained),
+                    stop=stop,
+                    hurry=hurry,
+                )
         finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             for close in self.closing:
                 await close()
             self.log.server("stopped")
@@ -115,20 +119,6 @@ def bind(settings: Settings) -> tuple[socket.socket, socket.socket]:
     except listeners.ListenError:
         public.close()
         raise
-
-
-@contextlib.asynccontextmanager
-async def _beside(
-    attendants: Sequence[Callable[[], Coroutine[Any, Any, None]]],
-) -> AsyncIterator[None]:
-    """Runs them beside the block, and cancels them with its end."""
-    tasks = [asyncio.create_task(attendant()) for attendant in attendants]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ async def test_a_decompression_bomb() -> None:
             known = await client.request("POST", CHAT, {**fields, **BEARER}, bomb)
             assert known.status == 415
         assert running.memory_bytes() - before < 16 * MIB
-        assert len(upstream.requests) == 1
+        assert len(upstream.asked) == 1
         assert "Traceback" not in await running.stop()
 
 

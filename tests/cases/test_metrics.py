@@ -41,7 +41,8 @@ async def scan(running: Running, *, paths: int, methods: int) -> None:
         path = "/" + "".join(chance.choices(letters, k=chance.randrange(1, 60)))
         fields = BEARER if number % 2 else {"Authorization": f"Bearer {number:050}"}
         answer = await client.request("GET", f"{path}?{number}", fields)
-        assert answer.status == (404 if number % 2 else 403)
+        # Ten wrong keys in, that address is told to stop.
+        assert answer.status in ((404,) if number % 2 else (403, 429))
     for number in range(methods):
         method = ("FOO", "PROPFIND", "foo", "M-SEARCH")[number % 4] + str(number)
         assert (await running.ask(method, CHAT, BEARER)).status == 400
@@ -56,7 +57,7 @@ async def test_scanners_make_no_series(proxy: Launch) -> None:
     """5,000 paths and 200 methods of their own: fewer than 20 series more."""
     running = await proxy(log_level="error")
     await running.chat()
-    await scan(running, paths=10, methods=4)
+    await scan(running, paths=30, methods=4)
     before = series(running)
     await scan(running, paths=5_000, methods=200)
     new = series(running) - before

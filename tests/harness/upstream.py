@@ -158,6 +158,9 @@ def plausible(request: ReceivedRequest) -> Script:
     return STREAMED_COMPLETION if asked.get("stream") is True else [response(COMPLETION)]
 
 
+_MONITORS = frozenset({b"/health", b"/ready", b"/metrics"})
+
+
 class Connection(asyncio.Protocol):
     """One accepted connection: parses requests as they come, answers them in turn.
 
@@ -336,6 +339,11 @@ class Upstream:
     connections: list[Connection] = field(default_factory=list)
     requests: list[ReceivedRequest] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def asked(self) -> list[ReceivedRequest]:
+        """The requests without the monitor's own, which a whole proxy sends once a second."""
+        return [each for each in self.requests if each.target not in _MONITORS]
 
     @property
     def open_connections(self) -> int:
