@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from proxy.auth.keys import KeyRecord, is_public_id
 from proxy.principal import Allowance
 
-MAX_LIMIT = 10**12
-"""More than any engine can do in a day, and small enough for every counter that there is."""
+MAX_LIMIT = 10**10
+"""More tokens than an engine can do in a day, and few enough for every counter to be exact."""
 
 _MAX_NAME_CHARS = 100
 _MAX_MODELS = 100

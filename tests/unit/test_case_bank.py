@@ -30,6 +30,7 @@ CASES = {
     "MT": [1, 2, 3, 6],
     "PL": [1, 2, 3, 4, 7, 9, 11],
     "PT": [1, 3, 4, 6, 7, 8, 9, 10],
+    "RL": [1, 2, 5, 7],
     "ST": [1, 2, 3, 5, 7, 8, 9, 11],
 }
 """Every case of the bank, in the order of the table."""
