@@ -8,6 +8,7 @@ import typer
 
 from proxy import __version__
 from proxy.cli import keys
+from proxy.cli.capacity import capacity
 from proxy.cli.check import check
 from proxy.cli.demo import demo
 from proxy.cli.serve import serve
@@ -26,6 +27,7 @@ def main() -> None:
     commands.command()(serve)
     commands.command()(demo)
     commands.command()(check)
+    commands.command()(capacity)
     commands.add_typer(keys.group(), name="keys")
     commands()
 

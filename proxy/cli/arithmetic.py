@@ -1,0 +1,194 @@
+"""How many requests an engine holds, and which settings do not agree with that. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from proxy.admission.estimates import Estimates
+from proxy.admission.kv import TokenBudget
+from proxy.config import Settings
+from proxy.upstream.survey import Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A kind of request, and how many of it there is room for.
+
+    Attributes:
+        prompt_tokens: None where only the sum is known.
+        sum: How its tokens come about.
+        fit: How many the whole pool holds; None where it is not known.
+        admitted: How many are let in at once, by the budget and by PROXY_MAX_INFLIGHT.
+    """
+
+    kind: str
+    prompt_tokens: int | None
+    output_tokens: int | None
+    tokens: int
+    sum: str
+    fit: int | None
+    admitted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The answer.
+
+    Attributes:
+        budget_tokens: What may be reserved at once; None where nothing limits it.
+        findings: What does not agree, a sentence each.
+        set: What to set instead, by name.
+    """
+
+    facts: Facts
+    budget_tokens: int | None
+    rows: tuple[Row, ...]
+    findings: tuple[str, ...]
+    set: dict[str, str]
+
+
+def work_out(facts: Facts, settings: Settings) -> Capacity:
+    """What this engine holds at these settings."""
+    budget = _budget(facts, settings)
+    rows = tuple(_rows(facts, settings, budget))
+    advice = _Advice(facts, settings, budget, rows)
+    findings = tuple(advice.findings())
+    return Capacity(facts=facts, budget_tokens=budget, rows=rows, findings=findings, set=advice.set)
+
+
+def _budget(facts: Facts, settings: Settings) -> int | None:
+    """As admission has it."""
+    given = settings.kv_budget_tokens
+    if given == "off":
+        return None
+    budget = TokenBudget(given if isinstance(given, int) else None)
+    if facts.pool_tokens is not None:
+        budget.set_pool(facts.pool_tokens)
+    return budget.limit
+
+
+def _rows(facts: Facts, settings: Settings, budget: int | None) -> Iterator[Row]:
+    def row(kind: str, prompt: int | None, output: int | None, tokens: int, how: str) -> Row:
+        return Row(
+            kind=kind,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            tokens=tokens,
+            sum=how,
+            fit=None if facts.pool_tokens is None else facts.pool_tokens // tokens,
+            admitted=min(
+                settings.max_inflight, settings.max_inflight if budget is None else budget // tokens
+            ),
+        )
+
+    chars, output = settings.max_prompt_chars, settings.max_output_tokens
+    estimates = Estimates(media_tokens=settings.media_tokens)
+    for kind, text in (
+        ("at the caps", chars),
+        ("at the caps, with all the tools", chars + settings.max_schema_chars),
+    ):
+        prompt = estimates.prompt_tokens("", text, 0)
+        yield row(kind, prompt, output, prompt + output, f"{text:,} characters / 3 + {output:,}")
+    seen_prompt, seen_output = facts.median_prompt_tokens, facts.median_output_tokens
+    if seen_prompt is not None and seen_output is not None:
+        tokens = max(1, seen_prompt + seen_output)
+        how = f"{seen_prompt:,} + {seen_output:,}, as counted by the engine"
+        yield row("at the median seen", seen_prompt, seen_output, tokens, how)
+    if facts.context_tokens is not None:
+        yield row("at its full context", None, None, facts.context_tokens, "the model's own limit")
+
+
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    facts: Facts
+    settings: Settings
+    budget: int | None
+    rows: tuple[Row, ...]
+
+    @property
+    def set(self) -> dict[str, str]:
+        """What to set, by name: only what is another value now."""
+        changes = {}
+        if (best := self._best()) != self.settings.max_inflight:
+            changes["PROXY_MAX_INFLIGHT"] = str(best)
+        if self._budget_is_wrong():
+            changes["PROXY_KV_BUDGET_TOKENS"] = "auto"
+        return changes
+
+    def findings(self) -> Iterator[str]:
+        """What does not agree."""
+        yield from self._about_seats()
+        yield from self._about_the_pool()
+        if self._budget_is_wrong():
+            given = self.settings.kv_budget_tokens
+            yield (
+                "PROXY_KV_BUDGET_TOKENS=off lets in more than the KV cache holds."
+                if given == "off"
+                else f"PROXY_KV_BUDGET_TOKENS={given} is more than the KV cache holds."
+            )
+
+    def _about_seats(self) -> Iterator[str]:
+        seats, inflight = self.facts.seats, self.settings.max_inflight
+        if seats is None:
+            reading = self.facts.reading
+            if reading is not None and reading.running and reading.waiting:
+                yield (
+                    f"It runs {reading.running} requests now and lets {reading.waiting} wait: that "
+                    "may be all that its --max-num-seqs allows."
+                )
+            return
+        if seats < inflight:
+            yield (
+                f"PROXY_MAX_INFLIGHT={inflight} is more than the {seats} that it runs at once: the "
+                "others wait in the engine, in order of arrival, instead of here, by turns."
+            )
+        elif seats > inflight:
+            yield f"PROXY_MAX_INFLIGHT={inflight} leaves places empty: it runs {seats} at once."
+        holds = self._holds()
+        if holds is not None and holds < seats:
+            yield (
+                f"It would run {seats} at once, and its KV cache holds {holds}: it preempts and "
+                f"computes again. Start it with --max-num-seqs {max(1, holds)}."
+            )
+
+    def _about_the_pool(self) -> Iterator[str]:
+        holds, inflight = self._holds(), self.settings.max_inflight
+        if holds is not None and holds < inflight:
+            waits = "" if self.budget is None else "; the others wait for tokens, not for a place"
+            yield f"Its KV cache holds {holds} requests {self._typical().kind}, not {inflight}{waits}."
+        for row in self.rows:
+            if self.budget is not None and row.tokens > self.budget:
+                yield (
+                    f"A request {row.kind} is refused: it may need {row.tokens:,} tokens, and "
+                    f"{self.budget:,} are all that there are."
+                )
+            elif row.tokens > (self.facts.context_tokens or row.tokens):
+                yield (
+                    f"A request {row.kind} may need {row.tokens:,} tokens, more than the model's "
+                    f"context of {self.facts.context_tokens:,}."
+                )
+
+    def _best(self) -> int:
+        """What PROXY_MAX_INFLIGHT should be."""
+        holds, inflight = self._holds(), self.settings.max_inflight
+        if self.facts.seats is not None:
+            return self.facts.seats if holds is None else max(1, min(self.facts.seats, holds))
+        # It may have few seats, and not say so: nothing that is known makes more of them better.
+        return inflight if holds is None else max(1, min(inflight, holds))
+
+    def _holds(self) -> int | None:
+        """How many of the usual requests there is room for."""
+        if self.facts.pool_tokens is None:
+            return None
+        limit = self.facts.pool_tokens if self.budget is None else self.budget
+        return min(limit, self.facts.pool_tokens) // self._typical().tokens
+
+    def _typical(self) -> Row:
+        """What was seen, or for want of that the caps."""
+        seen = [row for row in self.rows if row.kind == "at the median seen"]
+        return (seen or list(self.rows))[0]
+
+    def _budget_is_wrong(self) -> bool:
+        given, pool = self.settings.kv_budget_tokens, self.facts.pool_tokens
+        if pool is None:
+            return False
+        return given == "off" or (isinstance(given, int) and given > pool)
