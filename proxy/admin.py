@@ -61,7 +61,6 @@ class Readiness:
         *,
         details: Callable[[], Mapping[str, object]] = dict,
         wait_seconds: float = 3.5,
-        clock: object = None,  # noqa: ARG002 - TODO(F): until app.build hands over a Monitor
     ) -> None:
         self._monitor = monitor
         self._details = details
