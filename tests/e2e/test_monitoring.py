@@ -12,12 +12,23 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.harness import monitoring, running
 from tests.harness import upstream as upstreams
 from tests.harness.client import request_bytes
-from tests.harness.monitoring import SECONDS, Prometheus, promtool, watching
+from tests.harness.monitoring import (
+    SECONDS,
+    Prometheus,
+    ended,
+    promtool,
+    refused,
+    row,
+    took,
+    upstream_is,
+    watching,
+)
 from tests.harness.running import BEARER, CHAT, JSON, STREAM_BODY, Running
 from tests.harness.upstream import SSE_HEAD, End, event, response
 
@@ -31,6 +42,26 @@ PANELS = monitoring.panels()
 
 NOT_MADE_HERE = {"internal_error", "firing"}
 """Words of labels for what no test should be able to bring about, and for what takes minutes."""
+
+ABOUT_TO_FIRE = {
+    *("BulwarkUpstreamDown", "BulwarkUpstreamStarting", "BulwarkUpstreamUnavailable"),
+    *("BulwarkUpstreamSaturated", "BulwarkLimitsUnavailable", "BulwarkRedisAway"),
+    *("BulwarkKeysFileBad", "BulwarkWrongKeys"),
+}
+"""What is brought about below, besides what depends on how busy the machine is."""
+
+
+class Engine(httpx.AsyncBaseTransport):
+    """One that only the monitor asks: with requests that wait in it, and well until it is not."""
+
+    def __init__(self) -> None:
+        self.is_well = True
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Its health, or its metrics."""
+        page = b"vllm:num_requests_running 1\nvllm:num_requests_waiting 1\n"
+        status = 200 if self.is_well or request.url.path == "/metrics" else 500
+        return httpx.Response(status, stream=httpx.ByteStream(page))
 
 
 @contextlib.asynccontextmanager
@@ -97,96 +128,77 @@ async def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
     await promtool("check", "metrics", given=metrics.body)
 
 
-def _row(name: str, values: str, **labels: str) -> dict[str, str]:
-    """A series as promtool takes it: ``a+bxn`` counts up from a by b, n times, 15 s apart."""
-    matchers = ",".join(
-        f'{label}="{value}"'
-        for label, value in {"instance": "i", "job": "bulwark", **labels}.items()
-    )
-    return {"series": f"{name}{{{matchers}}}", "values": values}
-
-
-def _ended(outcome: str, values: str, endpoint: str = "chat.completions") -> dict[str, str]:
-    return _row("bulwark_requests_total", values, outcome=outcome, endpoint=endpoint)
-
-
-def _state(state: str, values: str, instance: str = "i") -> dict[str, str]:
-    """There is no series of a state that the upstream is not in."""
-    return _row("bulwark_upstream_state", values, state=state, instance=instance)
-
-
-def _refused(reason: str, values: str, endpoint: str = "chat.completions") -> dict[str, str]:
-    return _row("bulwark_refusals_total", values, reason=reason, endpoint=endpoint)
-
-
-def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, str]]:
-    """A histogram with so many up to 10 s, and so many up to 60 s."""
-    return [
-        _row(f"{name}_bucket", values, le=bound, **labels)
-        for bound, values in (("10", within), ("60", more), ("+Inf", more))
-    ]
-
-
 @pytest.mark.parametrize(
     ("series", "minutes", "firing"),
     [
-        pytest.param([_row("up", "1x4 0x8")], 3, {"BulwarkDown"}, id="it does not answer"),
-        pytest.param([_row("up", "0x2 1x8")], 3, set(), id="it answers again at once"),
-        pytest.param([_row("up", "0x8", job="other")], 2, set(), id="another one does not answer"),
+        pytest.param([row("up", "1x4 0x8")], 3, {"BulwarkDown"}, id="it does not answer"),
+        pytest.param([row("up", "0x2 1x8")], 3, set(), id="it answers again at once"),
+        pytest.param([row("up", "0x8", job="other")], 2, set(), id="another one does not answer"),
         pytest.param(
-            [_state("down", "_x2 1x8")],
+            [upstream_is("down", "_x2 1x8")],
             2,
             {"BulwarkUpstreamDown"},
             id="the engine has been down for 90 s",
         ),
-        pytest.param([_state("down", "_x5 1x8")], 2, set(), id="it has been down for 45 s"),
+        pytest.param([upstream_is("down", "_x5 1x8")], 2, set(), id="it has been down for 45 s"),
         pytest.param(
-            [_state("down", "1x4 stale"), _state("starting", "_x5 1x8")],
+            [upstream_is("down", "1x4 stale"), upstream_is("starting", "_x5 1x8")],
             2,
             set(),
             id="it was down and starts",
         ),
         pytest.param(
-            [_state("down", "1x8", instance="one"), _state("ready", "1x8", instance="two")],
+            [
+                upstream_is("down", "1x8", instance="one"),
+                upstream_is("ready", "1x8", instance="two"),
+            ],
             2,
             {"BulwarkUpstreamDown"},
             id="the engine of one of two is down",
         ),
         pytest.param(
             [
-                _state("down", "1x4 stale", instance="one"),
-                _state("down", "_x5 1x8", instance="two"),
+                upstream_is("down", "1x4 stale", instance="one"),
+                upstream_is("down", "_x5 1x8", instance="two"),
             ],
             2,
             set(),
             id="the engine of one is down, then that of the other",
         ),
         pytest.param(
-            [_state("starting", "1x100")], 21, {"BulwarkUpstreamStarting"}, id="it starts for long"
+            [upstream_is("starting", "1x100")],
+            21,
+            {"BulwarkUpstreamStarting"},
+            id="it starts for long",
         ),
-        pytest.param([_state("starting", "1x100")], 19, set(), id="a large model is loaded"),
+        pytest.param([upstream_is("starting", "1x100")], 19, set(), id="a large model is loaded"),
         pytest.param(
-            [_state("saturated", "1x60")], 11, {"BulwarkUpstreamSaturated"}, id="it holds no more"
+            [upstream_is("saturated", "1x60")],
+            11,
+            {"BulwarkUpstreamSaturated"},
+            id="it holds no more",
         ),
-        pytest.param([_state("saturated", "1x60")], 9, set(), id="it has held no more for a while"),
-        pytest.param([_state("ready", "1x100")], 21, set(), id="it is ready"),
         pytest.param(
-            [_ended("upstream_unavailable", "0+1x20")],
+            [upstream_is("saturated", "1x60")], 9, set(), id="it has held no more for a while"
+        ),
+        pytest.param([upstream_is("ready", "1x100")], 21, set(), id="it is ready"),
+        pytest.param(
+            [ended("upstream_unavailable", "0+1x20")],
             4,
             {"BulwarkUpstreamUnavailable"},
             id="the engine is not ready",
         ),
         pytest.param(
-            [_ended("upstream_unavailable", "9x40"), _ended("ok", "0+9x40")],
+            [ended("upstream_unavailable", "9x40"), ended("ok", "0+9x40")],
             4,
             set(),
             id="the engine was not ready once",
         ),
         pytest.param(
             [
-                _ended("upstream_error", "0+4x80"),
-                _ended("upstream_timeout", "0+3x80"),
-                _ended("ok", "0+93x80"),
+                ended("upstream_error", "0+4x80"),
+                ended("upstream_timeout", "0+3x80"),
+                ended("ok", "0+93x80"),
             ],
             16,
             {"BulwarkUpstreamFaults"},
@@ -194,63 +206,63 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [
-                _ended("upstream_error", "0+2x80"),
-                _ended("upstream_timeout", "0+2x80"),
-                _ended("ok", "0+96x80"),
+                ended("upstream_error", "0+2x80"),
+                ended("upstream_timeout", "0+2x80"),
+                ended("ok", "0+96x80"),
             ],
             16,
             set(),
             id="4 in 100 fail at the engine",
         ),
         pytest.param(
-            [_ended("limits_unavailable", "0+1x20")],
+            [ended("limits_unavailable", "0+1x20")],
             2,
             {"BulwarkLimitsUnavailable"},
             id="nobody is served without Redis",
         ),
         pytest.param(
-            [_ended("limits_unavailable", "0+1x20")], 1, set(), id="it has been so for 45 s"
+            [ended("limits_unavailable", "0+1x20")], 1, set(), id="it has been so for 45 s"
         ),
         pytest.param(
-            [_ended("limits_unavailable", "9x40"), _ended("ok", "0+9x40")],
+            [ended("limits_unavailable", "9x40"), ended("ok", "0+9x40")],
             4,
             set(),
             id="somebody was not served without Redis once",
         ),
         pytest.param(
-            [_row("bulwark_redis_away", "0x4 1x8")], 3, {"BulwarkRedisAway"}, id="Redis is away"
+            [row("bulwark_redis_away", "0x4 1x8")], 3, {"BulwarkRedisAway"}, id="Redis is away"
         ),
         pytest.param(
-            [_row("bulwark_redis_away", "0x4 1x8")], 2, set(), id="it has been away for 45 s"
+            [row("bulwark_redis_away", "0x4 1x8")], 2, set(), id="it has been away for 45 s"
         ),
         pytest.param(
-            [_row("bulwark_keys_file_bad", "0x4 1x12")],
+            [row("bulwark_keys_file_bad", "0x4 1x12")],
             4,
             {"BulwarkKeysFileBad"},
             id="somebody has broken the key file",
         ),
         pytest.param(
-            [_row("bulwark_keys_file_bad", "0x4 1x12")],
+            [row("bulwark_keys_file_bad", "0x4 1x12")],
             3,
             set(),
             id="somebody may be writing the key file",
         ),
         pytest.param(
-            [_ended("internal_error", "_x20 1x80")],
+            [ended("internal_error", "_x20 1x80")],
             10,
             {"BulwarkInternalError"},
             id="the first bug",
         ),
         pytest.param(
-            [_ended("internal_error", "1x20 2x80")], 10, {"BulwarkInternalError"}, id="a second bug"
+            [ended("internal_error", "1x20 2x80")], 10, {"BulwarkInternalError"}, id="a second bug"
         ),
-        pytest.param([_ended("internal_error", "_x20 1x80")], 21, set(), id="a bug a while ago"),
-        pytest.param([_ended("internal_error", "5x20 0x80")], 10, set(), id="it began anew"),
+        pytest.param([ended("internal_error", "_x20 1x80")], 21, set(), id="a bug a while ago"),
+        pytest.param([ended("internal_error", "5x20 0x80")], 10, set(), id="it began anew"),
         pytest.param(
             [
-                _refused("overloaded", "0+1x60"),
-                _ended("overloaded", "0+1x60"),
-                _ended("ok", "0+9x60"),
+                refused("overloaded", "0+1x60"),
+                ended("overloaded", "0+1x60"),
+                ended("ok", "0+9x60"),
             ],
             11,
             {"BulwarkQueueFull"},
@@ -258,49 +270,49 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [
-                _refused("overloaded", "0+9x160"),
-                _ended("overloaded", "0+9x160"),
-                _ended("ok", "0+1x160"),
+                refused("overloaded", "0+9x160"),
+                ended("overloaded", "0+9x160"),
+                ended("ok", "0+1x160"),
             ],
             35,
             {"BulwarkQueueFull"},
             id="nine in ten find everything full, which is no fault of theirs",
         ),
         pytest.param(
-            _took("bulwark_queue_wait_seconds", "0+8x100", "0+10x100"),
+            took("bulwark_queue_wait_seconds", "0+8x100", "0+10x100"),
             22,
             {"BulwarkQueueWait"},
             id="two in ten wait long",
         ),
         pytest.param(
-            _took("bulwark_queue_wait_seconds", "0+19x100", "0+20x100"),
+            took("bulwark_queue_wait_seconds", "0+19x100", "0+20x100"),
             22,
             set(),
             id="one in twenty waits long",
         ),
         pytest.param(
-            _took("bulwark_time_to_first_byte_seconds", "0+5x100", "0+10x100", endpoint="messages"),
+            took("bulwark_time_to_first_byte_seconds", "0+5x100", "0+10x100", endpoint="messages"),
             22,
             {"BulwarkSlowFirstByte"},
             id="half have a late first byte",
         ),
         pytest.param(
-            _took("bulwark_time_to_first_byte_seconds", "0+9x100", "0+10x100", endpoint="messages"),
+            took("bulwark_time_to_first_byte_seconds", "0+9x100", "0+10x100", endpoint="messages"),
             22,
             set(),
             id="one in ten has a late first byte",
         ),
         pytest.param(
-            _took("bulwark_time_to_first_byte_seconds", "0+5x100", "0+10x100", endpoint="none"),
+            took("bulwark_time_to_first_byte_seconds", "0+5x100", "0+10x100", endpoint="none"),
             22,
             set(),
             id="what is no endpoint has a late first byte",
         ),
         pytest.param(
             [
-                _refused("context_length_exceeded", "0+6x160"),
-                _ended("context_length_exceeded", "0+6x160"),
-                _ended("ok", "0+4x160"),
+                refused("context_length_exceeded", "0+6x160"),
+                ended("context_length_exceeded", "0+6x160"),
+                ended("ok", "0+4x160"),
             ],
             35,
             {"BulwarkRefusals"},
@@ -308,9 +320,9 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [
-                _refused("context_length_exceeded", "0+4x160"),
-                _ended("context_length_exceeded", "0+4x160"),
-                _ended("ok", "0+6x160"),
+                refused("context_length_exceeded", "0+4x160"),
+                ended("context_length_exceeded", "0+4x160"),
+                ended("ok", "0+6x160"),
             ],
             35,
             set(),
@@ -318,9 +330,9 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [
-                _refused("rate_limit_exceeded", "0+9x160"),
-                _ended("rate_limit_exceeded", "0+9x160"),
-                _ended("ok", "0+1x160"),
+                refused("rate_limit_exceeded", "0+9x160"),
+                ended("rate_limit_exceeded", "0+9x160"),
+                ended("ok", "0+1x160"),
             ],
             35,
             set(),
@@ -328,9 +340,9 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [
-                _refused("request_exceeds_rate_limit", "0+6x160"),
-                _ended("request_exceeds_rate_limit", "0+6x160"),
-                _ended("ok", "0+4x160"),
+                refused("request_exceeds_rate_limit", "0+6x160"),
+                ended("request_exceeds_rate_limit", "0+6x160"),
+                ended("ok", "0+4x160"),
             ],
             35,
             {"BulwarkRefusals"},
@@ -338,44 +350,44 @@ def _took(name: str, within: str, more: str, **labels: str) -> list[dict[str, st
         ),
         pytest.param(
             [
-                _refused("not_found", "0+90x160", endpoint="none"),
-                _ended("not_found", "0+90x160", endpoint="none"),
-                _ended("ok", "0+1x160"),
+                refused("not_found", "0+90x160", endpoint="none"),
+                ended("not_found", "0+90x160", endpoint="none"),
+                ended("ok", "0+1x160"),
             ],
             35,
             set(),
             id="a scanner finds nothing",
         ),
         pytest.param(
-            [_refused("invalid_api_key", "0+4x100"), _ended("ok", "0+100x100")],
+            [refused("invalid_api_key", "0+4x100"), ended("ok", "0+100x100")],
             22,
             {"BulwarkWrongKeys"},
             id="16 wrong keys a minute",
         ),
         pytest.param(
             [
-                _refused("invalid_api_key", "0+2x100"),
-                _refused("too_many_failures", "0+2x100"),
-                _ended("ok", "0+100x100"),
+                refused("invalid_api_key", "0+2x100"),
+                refused("too_many_failures", "0+2x100"),
+                ended("ok", "0+100x100"),
             ],
             22,
             {"BulwarkWrongKeys"},
             id="16 wrong keys a minute, half of them not even tried",
         ),
         pytest.param(
-            [_refused("invalid_api_key", "0+2x100"), _ended("ok", "0+100x100")],
+            [refused("invalid_api_key", "0+2x100"), ended("ok", "0+100x100")],
             22,
             set(),
             id="8 wrong keys a minute",
         ),
         pytest.param(
-            [_ended("client_disconnected", "0+4x160"), _ended("ok", "0+6x160")],
+            [ended("client_disconnected", "0+4x160"), ended("ok", "0+6x160")],
             35,
             {"BulwarkClientsLeave"},
             id="4 in 10 leave",
         ),
         pytest.param(
-            [_ended("client_disconnected", "0+2x160"), _ended("ok", "0+8x160")],
+            [ended("client_disconnected", "0+2x160"), ended("ok", "0+8x160")],
             35,
             set(),
             id="2 in 10 leave",
@@ -404,26 +416,44 @@ async def test_what_fires(
 def test_every_alert_is_tried() -> None:
     """In the table above, once at least."""
     (mark,) = (each for each in test_what_fires.pytestmark if each.name == "parametrize")  # type: ignore[attr-defined]
-    tried = set[str]().union(*(row.values[2] for row in mark.args[1]))
+    tried = set[str]().union(*(each.values[2] for each in mark.args[1]))
     assert tried == {rule.title for rule in RULES}
 
 
 async def test_a_prometheus_knows_what_is_asked_of_it(tmp_path: Path) -> None:
     """Every expression of the alerts and the dashboard has data, once there was traffic of each kind."""
+    keys, engine = tmp_path / "keys.toml", Engine()
+    keys.touch(mode=0o600)
     async with (
         nobody() as url,
-        proxy(max_inflight=1, queue_size=0) as busy,
-        proxy(upstream_url=url) as alone,
-        watching(tmp_path, busy.admin_port, alone.admin_port) as prometheus,
+        nobody() as other,
+        proxy(max_inflight=1, queue_size=0, key_tokens_per_day=10**6) as busy,
+        proxy(upstream_url=url, monitor_transport=None, keys_file=keys) as alone,
+        proxy(monitor_transport=Engine()) as full,
+        proxy(
+            monitor_transport=engine,
+            redis_url=other.replace("http", "redis"),
+            redis_failure="closed",
+            key_requests_per_minute=9,
+        ) as broken,
+        watching(
+            tmp_path, *(each.admin_port for each in (busy, alone, full, broken))
+        ) as prometheus,
     ):
+        await reached(broken, "saturated")
+        engine.is_well = False
+        keys.write_text("[[key")
         for _ in range(2):
             await everything(busy)
             assert (await alone.chat()).status == 503
+            assert (await broken.chat()).status == 503
             await asyncio.gather(
                 *(busy.chat(Authorization="Bearer wrong") for _ in range(WRONG_KEYS))
             )
-            await scraped(busy)
-            await scraped(alone)
+            await asyncio.gather(*(scraped(each) for each in (busy, alone, broken)))
+        await reached(broken, "down")
+        await reached(full, "saturated")
+        await asyncio.gather(*(scraped(each) for each in (alone, full, broken)))
         for query in PANELS:
             series = await prometheus.evaluate(query.expression)
             assert {each["value"][1] for each in series} - {"NaN"}, query
@@ -433,22 +463,28 @@ async def test_a_prometheus_knows_what_is_asked_of_it(tmp_path: Path) -> None:
         await assert_rules_are_healthy(prometheus)
 
 
+async def reached(proxy: Running, state: str) -> None:
+    """Returns once it takes its upstream to be in this state, looking whenever it is scraped."""
+    metric = "bulwark_upstream_state"
+    await proxy.log.until(lambda: proxy.metric(metric, state=state) == 1, within=SECONDS)
+
+
 async def assert_selectors_have_data(prometheus: Prometheus) -> None:
     """Every metric of every expression, with each of its matchers."""
-    for query in (*RULES, *PANELS):
-        for selector in query.selectors():
-            if not NOT_MADE_HERE & {value for _, _, value in selector.matchers}:
-                matchers = ",".join(f'{name}{op}"{value}"' for name, op, value in selector.matchers)
-                assert await prometheus.evaluate(f"{selector.metric}{{{matchers}}}"), selector
+    asked = {selector for query in (*RULES, *PANELS) for selector in query.selectors()}
+    for selector in asked:
+        if not NOT_MADE_HERE & {value for _, _, value in selector.matchers}:
+            matchers = ",".join(f'{name}{op}"{value}"' for name, op, value in selector.matchers)
+            assert await prometheus.evaluate(f"{selector.metric}{{{matchers}}}"), selector
 
 
 async def assert_rules_are_healthy(prometheus: Prometheus) -> None:
-    """All of them are there, were evaluated without an error, and one is about to fire."""
+    """All of them are there, were evaluated without an error, and some are about to fire."""
     (group,) = (await prometheus.ask("rules"))["groups"]
     states: Mapping[str, str] = {rule["name"]: rule["state"] for rule in group["rules"]}
     assert list(states) == [rule.title for rule in RULES]
     assert {rule["health"] for rule in group["rules"]} == {"ok"}
-    assert states["BulwarkWrongKeys"] == "pending"
+    assert {name for name, state in states.items() if state == "pending"} >= ABOUT_TO_FIRE
     assert states["BulwarkDown"] == "inactive"
 
 

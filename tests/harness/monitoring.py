@@ -1,4 +1,4 @@
-"""What Prometheus and Grafana will be asked, and a real Prometheus to ask.
+"""What Prometheus and Grafana will be asked, a real Prometheus to ask, and series to ask it about.
 
 What they are asked are the expressions of the alerts and of the dashboard.
 """
@@ -126,14 +126,17 @@ async def promtool(*arguments: str | Path, given: bytes = b"") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
-    """One that runs."""
+    """One that runs.
 
-    url: str
+    Attributes:
+        client: Of its API.
+    """
+
+    client: httpx.AsyncClient
 
     async def ask(self, path: str, **parameters: str) -> Any:
         """The data of an answer of its API, which must have come without an error or a warning."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=SECONDS) as client:
-            answer = (await client.get(f"/api/v1/{path}", params=parameters)).json()
+        answer = (await self.client.get(f"/api/v1/{path}", params=parameters)).json()
         assert answer["status"] == "success", answer
         assert not answer.get("warnings"), answer
         return answer["data"]
@@ -179,5 +182,40 @@ async def watching(home: Path, *ports: int) -> AsyncIterator[Prometheus]:
         assert port is not None
         # What it writes from now on is read, so that it can go on writing.
         rest = asyncio.create_task(process.stderr.read())
-        yield Prometheus(f"http://127.0.0.1:{port}")
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=SECONDS
+        ) as client:
+            yield Prometheus(client)
     await rest
+
+
+def row(name: str, values: str, **labels: str) -> dict[str, str]:
+    """A series as promtool takes it: ``a+bxn`` counts up from a by b, n times, 15 s apart."""
+    matchers = ",".join(
+        f'{label}="{value}"'
+        for label, value in {"instance": "i", "job": "bulwark", **labels}.items()
+    )
+    return {"series": f"{name}{{{matchers}}}", "values": values}
+
+
+def ended(outcome: str, values: str, endpoint: str = "chat.completions") -> dict[str, str]:
+    """So many requests that ended like this."""
+    return row("bulwark_requests_total", values, outcome=outcome, endpoint=endpoint)
+
+
+def upstream_is(state: str, values: str, instance: str = "i") -> dict[str, str]:
+    """1 where it is in this state; there is no series of a state that it is not in."""
+    return row("bulwark_upstream_state", values, state=state, instance=instance)
+
+
+def refused(reason: str, values: str, endpoint: str = "chat.completions") -> dict[str, str]:
+    """So many that we refused for this."""
+    return row("bulwark_refusals_total", values, reason=reason, endpoint=endpoint)
+
+
+def took(name: str, within: str, more: str, **labels: str) -> list[dict[str, str]]:
+    """A histogram with so many up to 10 s, and so many up to 60 s."""
+    return [
+        row(f"{name}_bucket", values, le=bound, **labels)
+        for bound, values in (("10", within), ("60", more), ("+Inf", more))
+    ]
