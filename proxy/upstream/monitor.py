@@ -47,7 +47,6 @@ class Monitor:
         health_path: See ``Questions``.
         on_reading: Told each reading.
         on_state: Told each change of the state, and why it is that.
-        on_ignored: Told why a metrics page was not used.
         on_ignored: Told why a metrics page was not used, a word of ``IGNORED_REASONS``.
         on_fault: Told a bug, once in a row of the same. Must not raise.
     """
@@ -64,7 +63,6 @@ class Monitor:
         on_reading: Callable[[Reading], object] = lambda _: None,
         on_state: Callable[[State, str], object] = lambda _state, _reason: None,
         on_ignored: Callable[[str], object] = lambda _reason: None,
-        on_ignored: Callable[[str], object] = lambda _: None,
         on_fault: Callable[[Exception], object] = lambda _: None,
     ) -> None:
         self._questions = Questions(transport, target, health_path=health_path)
@@ -73,7 +71,6 @@ class Monitor:
         self._sleep = sleep
         self._on_reading = on_reading
         self._on_state = on_state
-        self._on_ignored = on_ignored
         self._on_ignored = on_ignored
         self._on_fault = on_fault
         self._course = Course()
@@ -183,7 +180,6 @@ class Monitor:
             reading = await self._questions.metrics()
         except PageRefused as refused:
             self._ignored[refused.reason] += 1
-            self._on_ignored(refused.reason)
             self._on_ignored(refused.reason)
             if refused.reason not in _AGAIN_AT_ONCE:
                 self._next_page = self._clock() + _AGAIN_SECONDS
