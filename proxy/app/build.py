@@ -44,7 +44,17 @@ from proxy.upstream.monitor import Monitor
 from proxy.upstream.states import State
 
 _POLICY_VIOLATION = 1008  # RFC 6455 §7.4.1
-_CORS_EXPOSED = ("X-Request-Id", "Request-Id", "X-Bulwark-Clamped", "Retry-After")
+_CORS_EXPOSED = (
+    "X-Request-Id",
+    "Request-Id",
+    "X-Bulwark-Clamped",
+    "Retry-After",
+    *(
+        f"X-Ratelimit-{what}-{of}"
+        for of in ("Requests", "Tokens")
+        for what in ("Limit", "Remaining", "Reset")
+    ),
+)
 
 
 def build(

@@ -37,7 +37,7 @@ from proxy.policy.limits import Engine
 _KIB = 1024
 _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB
-_MAX_TOKENS = 10**12
+_MAX_TOKENS = 10**10
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 
@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     trusted_proxies: Peers = _setting(
         (),
         "Who may say where a client is: the tunnel's own address, as this server sees it.",
-        bound="addresses, networks or `unix`, comma separated",
+        bound="addresses or networks, comma separated",
     )
     client_ip_header: AddressHeader | None = _setting(
         None,
@@ -427,10 +427,11 @@ def _conflicts(settings: Settings) -> Iterator[Conflict]:
             ("key_max_inflight", "max_inflight"),
             "PROXY_KEY_MAX_INFLIGHT is more than PROXY_MAX_INFLIGHT: there are not so many places",
         )
-    if settings.client_ip_header and not settings.trusted_proxies:
+    if bool(settings.client_ip_header) != bool(settings.trusted_proxies):
         yield Conflict(
             ("client_ip_header", "trusted_proxies"),
-            "PROXY_CLIENT_IP_HEADER is set and PROXY_TRUSTED_PROXIES is not: nobody could be believed",
+            "PROXY_CLIENT_IP_HEADER and PROXY_TRUSTED_PROXIES go together: who may say where a client "
+            "is, and in which header",
         )
     if set(settings.allow_fields) & set(settings.deny_fields):
         yield Conflict(

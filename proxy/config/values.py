@@ -26,8 +26,8 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 # What a client may write as `model`, and a comma separates them here.
 _MODEL_NAME = re.compile(r"[^\s,](?:[^,]{0,254}[^\s,])?")
-# redis-py reads more forms; these say what they do.
-_REDIS_URL = re.compile(r"(?:rediss?://[^\s/]+(?:/[0-9]{1,5})?|unix://[^\s]*/[^\s]+)")
+# redis-py reads more forms, and parameters, one of which switches the verification of TLS off.
+_REDIS_URL = re.compile(r"(?:rediss?://[^\s/?#]+(?:/[0-9]{1,5})?|unix://[^\s/?#]*/[^\s?#]+)")
 _FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -93,9 +93,9 @@ def _is_model(name: str) -> bool:
 
 
 def _is_peer(text: str) -> bool:
-    """An address, a network, or ``unix`` for whoever connects by a Unix socket."""
+    """An address or a network."""
     try:
-        return text == "unix" or bool(ipaddress.ip_network(text))
+        return bool(ipaddress.ip_network(text))
     except ValueError:
         return False
 
@@ -127,15 +127,14 @@ MIN_KV_TOKENS = 1_024
 MAX_KV_TOKENS = 2**40
 
 
-def _kv_tokens(value: object) -> object:
-    """A number out of the environment is text."""
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
-
-
 def _kv_budget(value: object) -> object:
-    if isinstance(value, int) and not MIN_KV_TOKENS <= value <= MAX_KV_TOKENS:
-        raise ValueError(f"must be auto, off, or {MIN_KV_TOKENS} to {MAX_KV_TOKENS} tokens")
-    return value
+    """A word or a number, which out of the environment is text too."""
+    if value in ("auto", "off"):
+        return value
+    text = str(value)
+    if text.isascii() and text.isdigit() and MIN_KV_TOKENS <= int(text) <= MAX_KV_TOKENS:
+        return int(text)
+    raise ValueError(f"must be auto, off, or {MIN_KV_TOKENS} to {MAX_KV_TOKENS} tokens")
 
 
 def _upstream(url: str) -> str:
@@ -189,13 +188,11 @@ ModelNames = Annotated[
 Peers = Annotated[
     tuple[str, ...],
     BeforeValidator(_comma_separated),
-    _each(_is_peer, "an IP address, a network such as 172.16.0.0/12 without host bits, or unix"),
+    _each(_is_peer, "an IP address, or a network such as 172.16.0.0/12 without host bits"),
 ]
 AddressHeader = Annotated[str, AfterValidator(_address_header)]
 RedisUrl = Annotated[SecretStr, AfterValidator(_redis_url)]
-KvBudget = Annotated[
-    Literal["auto", "off"] | int, BeforeValidator(_kv_tokens), AfterValidator(_kv_budget)
-]
+KvBudget = Annotated[Literal["auto", "off"] | int, BeforeValidator(_kv_budget)]
 
 _List = Annotated[tuple[str, ...], BeforeValidator(_comma_separated)]
 HostNames = Annotated[
