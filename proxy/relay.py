@@ -21,6 +21,7 @@ from proxy.answer import Answer, Sink
 from proxy.context import RequestContext
 from proxy.errors import RawHeaders, UpstreamError
 from proxy.lifeline import Deadline, Lifeline
+from proxy.telemetry.usage import UsageMeter
 from proxy.upstream import faults
 
 # Whoever announces more than an exabyte is not counting bytes.
@@ -63,17 +64,33 @@ class Relay:
         """An answer to fill, with our own fields in its head."""
         return Answer(context, send, own=own, keep_alive_seconds=self.keep_alive_seconds)
 
-    async def stream(self, response: httpx.Response, answer: Answer, lifeline: Lifeline) -> None:
+    async def stream(
+        self,
+        response: httpx.Response,
+        answer: Answer,
+        lifeline: Lifeline,
+        meter: UsageMeter | None = None,
+    ) -> None:
         """Passes the upstream's answer on as it comes, and closes it in any case.
+
+        Args:
+            response: The upstream's.
+            answer: What the client gets of it.
+            lifeline: Of the request.
+            meter: Sees the body, and may take out of it what the client must not see.
 
         Raises:
             UpstreamError: It must not be passed on, or it ended before it was complete.
         """
         try:
             await answer.settle()
+            if meter is not None:
+                meter.begin(response.status_code, events=_is_events(response))
             announced = self._check(response, self.max_response_bytes)
-            sink = await self._begin(response, announced, answer, lifeline)
-            await self._pump(response, announced, self.max_response_bytes, lifeline, sink)
+            sink = await self._begin(response, announced, answer, lifeline, meter)
+            await self._pump(
+                response, announced, self.max_response_bytes, lifeline, sink, meter=meter
+            )
         finally:
             await _close(response)
         # Last, and after everything that could wait: a client that leaves now has its answer.
@@ -85,12 +102,17 @@ class Relay:
         announced: int | None,
         answer: Answer,
         lifeline: Lifeline,
+        meter: UsageMeter | None,
     ) -> Sink:
         status, received = response.status_code, response.headers.raw
-        events = status == HTTPStatus.OK and headers.is_event_stream(received)
+        events = _is_events(response)
         if answer.committed and not events:
             raise await self._complaint(response, lifeline)
         fields = headers.to_client(received, extra=self.response_headers)
+        if meter is not None and meter.takes_out and announced is not None:
+            # What is taken out was announced with the rest.
+            fields = [item for item in fields if item[0].lower() != b"content-length"]
+            announced = None
         # Nothing of ours fits into a body whose length the upstream has announced.
         if events and (announced is None or answer.committed):
             return await answer.begin_events(fields)
@@ -144,6 +166,8 @@ class Relay:
         max_bytes: int,
         lifeline: Lifeline,
         sink: Sink,
+        *,
+        meter: UsageMeter | None = None,
     ) -> None:
         passed = 0
         lifeline.expect(self.idle)
@@ -153,12 +177,16 @@ class Relay:
                 passed += len(chunk)
                 if passed > max_bytes:
                     raise _too_long(max_bytes)
-                await sink(chunk)
+                if to_pass := chunk if meter is None else meter.note(chunk):
+                    await sink(to_pass)
         except httpx.TransportError as exc:
+            await _end(meter, sink, complete=False)
             raise faults.translate(exc) from exc
         # The transport should have seen it, but not every transport looks.
         if announced is not None and passed != announced:
+            await _end(meter, sink, complete=False)
             raise UpstreamError("The model server's answer does not have the length it announced.")
+        await _end(meter, sink, complete=True)
 
 
 def check_head(status: int, fields: RawHeaders) -> None:
@@ -228,6 +256,16 @@ def _too_long(max_bytes: int) -> UpstreamError:
     return UpstreamError(
         f"The answer is longer than {max_bytes:,} bytes (PROXY_MAX_RESPONSE_BYTES)."
     )
+
+
+def _is_events(response: httpx.Response) -> bool:
+    return response.status_code == HTTPStatus.OK and headers.is_event_stream(response.headers.raw)
+
+
+async def _end(meter: UsageMeter | None, sink: Sink, *, complete: bool) -> None:
+    """Passes on what the meter has held back: what the upstream has said, the client gets."""
+    if meter is not None and (rest := meter.end(complete=complete)):
+        await sink(rest)
 
 
 async def _close(response: httpx.Response) -> None:

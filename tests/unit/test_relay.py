@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from proxy.context import RequestContext
+from proxy.endpoints import BodyKind
 from proxy.errors import (
     ClientDisconnected,
     ProxyError,
@@ -17,6 +18,8 @@ from proxy.errors import (
 )
 from proxy.lifeline import Deadline, Lifelines
 from proxy.relay import Relay, announced_length, check_head
+from proxy.telemetry.usage import Usage, UsageMeter
+from tests.harness import usages
 
 LONG = Deadline(3600.0, lambda: UpstreamTimeout("late"))
 JSON = (b"Content-Type", b"application/json")
@@ -160,15 +163,19 @@ def context() -> RequestContext:
 
 
 async def relay(
-    response: httpx.Response, client: Client, lifelines: Lifelines | None = None
+    response: httpx.Response,
+    client: Client,
+    lifelines: Lifelines | None = None,
+    meter: UsageMeter | None = None,
+    max_bytes: int = 100,
 ) -> None:
-    """Passes one answer on, up to 100 bytes of it."""
-    through = Relay(LONG, 100)
+    """Passes one answer on, up to so many bytes of it."""
+    through = Relay(LONG, max_bytes)
     with (
         (lifelines or Lifelines()).hold(LONG) as lifeline,
         through.answer(context(), client.send, [(b"x-own", b"1")]) as own,
     ):
-        await through.stream(response, own, lifeline)
+        await through.stream(response, own, lifeline, meter)
 
 
 @pytest.mark.parametrize(
@@ -294,3 +301,109 @@ async def test_an_answer_that_is_looked_at(
             with pytest.raises(error):
                 await relay.collect(answer(body, *fields), 10, lifeline)
     assert body.closed
+
+
+EVENTS = (b"Content-Type", b"text/event-stream; charset=utf-8")
+
+
+def streamed(body: Body, *fields: tuple[bytes, bytes]) -> httpx.Response:
+    """A response of events."""
+    return httpx.Response(200, headers=[EVENTS, *fields], stream=body)
+
+
+def metering(*, take_out: bool, streamed: bool = True) -> UsageMeter:
+    """A meter of a request that the upstream was asked."""
+    meter = UsageMeter(BodyKind.CHAT, streamed=streamed, take_out=take_out, output_tokens=100)
+    meter.asked()
+    return meter
+
+
+@pytest.mark.parametrize(
+    ("fields", "announced"),
+    [
+        pytest.param([], None, id="without a length"),
+        pytest.param(
+            [(b"Content-Length", str(len(usages.VLLM_CHAT)).encode())],
+            None,
+            id="with a length, which is not that of what is left",
+        ),
+    ],
+)
+async def test_what_is_taken_out_leaves_a_complete_stream(
+    fields: list[tuple[bytes, bytes]], announced: bytes | None
+) -> None:
+    """No piece of it is empty but the end, and no length is announced that it does not have."""
+    chunks = [event + b"\n\n" for event in usages.VLLM_CHAT.split(b"\n\n")[:-1]]
+    client, meter = Client(), metering(take_out=True)
+    await relay(streamed(Body(*chunks), *fields), client, meter=meter, max_bytes=10**6)
+    assert client.body == usages.VLLM_CHAT_UNASKED
+    assert client.complete
+    assert all(message["body"] for message in client.messages[1:-1])
+    assert dict(client.messages[0]["headers"]).get(b"content-length") == announced
+    assert meter.usage(7) == Usage(21, 3, estimated=False)
+
+
+async def test_a_meter_that_takes_nothing_out_changes_nothing() -> None:
+    """Not the pieces, and not the length."""
+    chunks = [usages.VLLM_CHAT[:99], usages.VLLM_CHAT[99:]]
+    length = (b"Content-Length", str(len(usages.VLLM_CHAT)).encode())
+    client, meter = Client(), metering(take_out=False)
+    await relay(streamed(Body(*chunks), length), client, meter=meter, max_bytes=10**6)
+    assert [message["body"] for message in client.messages[1:]] == chunks
+    assert (b"content-length", length[1]) in client.messages[0]["headers"]
+    assert meter.usage(7) == Usage(21, 3, estimated=False)
+
+
+@pytest.mark.parametrize(
+    ("end", "fields"),
+    [
+        pytest.param([httpx.ReadError("x")], [], id="broken off"),
+        pytest.param([], [(b"Content-Length", b"99999")], id="shorter than announced"),
+    ],
+)
+async def test_what_was_held_back_arrives_before_a_stream_breaks_off(
+    end: list[Exception], fields: list[tuple[bytes, bytes]]
+) -> None:
+    """Every byte that the upstream has sent, and no end."""
+    sent = usages.event(usages.WORDS[0]) + usages.event(usages.LAST) + b"data: {"
+    client, meter = Client(), metering(take_out=True)
+    response = streamed(Body(sent[:50], sent[50:], *end), *fields)
+    with pytest.raises(UpstreamError):
+        await relay(response, client, meter=meter, max_bytes=10**6)
+    assert client.body == sent
+    assert not client.complete
+    assert meter.usage(7) == Usage(7, 2, estimated=True)
+
+
+async def test_the_bound_of_an_answer_is_on_what_the_upstream_sends() -> None:
+    """What is taken out counts too."""
+    sent = usages.event(usages.usage_chunk(1, 2))
+    client, meter = Client(), metering(take_out=True)
+    with pytest.raises(UpstreamError):
+        await relay(streamed(Body(sent)), client, meter=meter, max_bytes=len(sent) - 1)
+    assert not client.complete
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        pytest.param(200, Usage(21, 3, estimated=False), id="an answer"),
+        pytest.param(400, Usage(0, 0, estimated=False), id="a refusal"),
+    ],
+)
+async def test_an_answer_in_one_piece_is_metered(status: int, expected: Usage) -> None:
+    """Also where a stream was asked for, and untouched."""
+    body = b'{"choices":[],"usage":{"prompt_tokens":21,"completion_tokens":3}}'
+    for asked_for_stream in (True, False):
+        client, meter = Client(), metering(take_out=True, streamed=asked_for_stream)
+        await relay(answer(Body(body[:9], body[9:]), status=status), client, meter=meter)
+        assert client.body == body
+        assert meter.usage(7) == expected
+
+
+async def test_an_answer_that_must_not_cross_is_no_answer() -> None:
+    """And charges nothing."""
+    meter = metering(take_out=False)
+    with pytest.raises(UpstreamError):
+        await relay(answer(Body(b"x"), status=302), Client(), meter=meter)
+    assert meter.usage(7) == Usage(0, 0, estimated=False)

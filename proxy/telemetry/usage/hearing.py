@@ -1,0 +1,248 @@
+"""What each event of a stream tells: generated text, figures, an end. One class a dialect.
+
+Each event is parsed, with the few members that matter and their places: a search for words would
+find them in what a model has written as well, and costs no less (0.4 µs for 219 bytes).
+"""
+
+from enum import Enum, auto
+from typing import Any, Protocol
+
+import msgspec
+
+from proxy.endpoints import BodyKind
+from proxy.telemetry.usage.said import Said
+
+_NULL = b"null"
+_UNSAID = msgspec.Raw()
+
+
+class Mark(Enum):
+    """What an event is to whoever passes it on."""
+
+    PLAIN = auto()
+    END = auto()
+    """A choice is complete."""
+    USAGE = auto()
+    """Nothing but what the answer has used."""
+
+
+class Hearing(Protocol):
+    """Hears the events of one stream.
+
+    Attributes:
+        characters: Of generated text so far.
+        events: That brought some; an engine that sends each token at once sends one for each.
+        depth: At which an event's usage is a member.
+    """
+
+    characters: int
+    events: int
+    depth: int
+
+    def hear(self, payload: bytes) -> Mark:
+        """The data of the next event. Raises ValueError or RecursionError where it cannot be read."""
+        ...
+
+
+def hearing(kind: BodyKind, said: Said) -> Hearing:
+    """For the streams of this kind of endpoint."""
+    if kind is BodyKind.RESPONSES:
+        return Responses(said)
+    if kind is BodyKind.MESSAGES:
+        return Messages(said)
+    return Choices(said)
+
+
+class _Function(msgspec.Struct, gc=False):
+    arguments: Any = None
+
+
+class _Call(msgspec.Struct, gc=False):
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct, gc=False):
+    role: Any = None
+    content: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+    refusal: Any = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: Any = 0
+    delta: _Delta | None = None
+    text: Any = None
+    finish_reason: Any = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: msgspec.Raw = _UNSAID
+
+
+_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class Choices:
+    """Chat completions and completions."""
+
+    depth = 1
+
+    def __init__(self, said: Said) -> None:
+        self._said = said
+        self.characters = 0
+        self.events = 0
+        self._unasked = False
+
+    def hear(self, payload: bytes) -> Mark:
+        """See ``Hearing``."""
+        chunk = _chunk(payload)
+        usage = chunk.usage
+        said = b"" if usage is _UNSAID else bytes(usage)
+        if said == _NULL:
+            said = b""
+        choices = chunk.choices
+        if not choices:
+            if not said:
+                return Mark.PLAIN
+            self._said.total(said)
+            return Mark.PLAIN if choices is None or self._unasked else Mark.USAGE
+        mark = Mark.PLAIN
+        for choice in choices:
+            delta = choice.delta
+            if delta is None:
+                text = choice.text
+                size = len(text) if type(text) is str else _length(text)
+            else:
+                size = _length_of(delta)
+            self.characters += size
+            # The first of a choice brings a role alone, and no token.
+            if size or delta is None or delta.role is None:
+                self.events += 1
+            if choice.finish_reason is not None:
+                mark = Mark.END
+        if said:
+            # Nobody on our account has asked for this one: an engine that states usage unasked
+            # would have stated all of it to this client without us.
+            self._unasked = True
+            self._said.of_choice(choices[0].index, said)
+        return mark
+
+
+class _Response(msgspec.Struct, gc=False):
+    usage: msgspec.Raw = _UNSAID
+
+
+class _ResponseEvent(msgspec.Struct, gc=False):
+    delta: Any = None
+    response: _Response | None = None
+
+
+_response_event = msgspec.json.Decoder(_ResponseEvent).decode
+
+
+class Responses:
+    """The Responses API: the last event has the whole response, with its usage."""
+
+    depth = 2
+
+    def __init__(self, said: Said) -> None:
+        self._said = said
+        self.characters = 0
+        self.events = 0
+
+    def hear(self, payload: bytes) -> Mark:
+        """See ``Hearing``."""
+        event = _response_event(payload)
+        if event.delta is not None:
+            self.characters += _length(event.delta)
+            self.events += 1
+        if event.response is not None and (usage := event.response.usage) is not _UNSAID:
+            self._said.part(bytes(usage), final=True)
+        return Mark.PLAIN
+
+
+class _Message(msgspec.Struct, gc=False):
+    usage: msgspec.Raw = _UNSAID
+
+
+class _BlockDelta(msgspec.Struct, gc=False):
+    type: Any = None
+    text: Any = None
+    thinking: Any = None
+    partial_json: Any = None
+
+
+class _MessageEvent(msgspec.Struct, gc=False):
+    type: Any = None
+    delta: _BlockDelta | None = None
+    message: _Message | None = None
+    usage: msgspec.Raw = _UNSAID
+
+
+_message_event = msgspec.json.Decoder(_MessageEvent).decode
+
+
+class Messages:
+    """Anthropic's: the first event states the prompt, the last but one the output."""
+
+    depth = 1
+
+    def __init__(self, said: Said) -> None:
+        self._said = said
+        self.characters = 0
+        self.events = 0
+
+    def hear(self, payload: bytes) -> Mark:
+        """See ``Hearing``."""
+        event = _message_event(payload)
+        if event.type == "content_block_delta":
+            if (delta := event.delta) is not None:
+                for text in (delta.text, delta.thinking, delta.partial_json):
+                    self.characters += _length(text)
+            self.events += 1
+        elif event.type == "message_start":
+            if event.message is not None and event.message.usage is not _UNSAID:
+                self._said.part(bytes(event.message.usage), final=False)
+        elif event.type == "message_delta" and event.usage is not _UNSAID:
+            self._said.part(bytes(event.usage), final=True)
+        return Mark.PLAIN
+
+
+def _length_of(delta: _Delta) -> int:
+    content = delta.content
+    size = len(content) if type(content) is str else _length(content)
+    if delta.reasoning is not None or delta.reasoning_content is not None:
+        # One text under its old and its new name.
+        size += max(_length(delta.reasoning), _length(delta.reasoning_content))
+    if delta.tool_calls is not None:
+        functions = [call.function for call in delta.tool_calls]
+        size += sum(_length(function.arguments) for function in functions if function is not None)
+    if delta.function_call is not None:
+        size += _length(delta.function_call.arguments)
+    return size if delta.refusal is None else size + _length(delta.refusal)
+
+
+def _length(value: object) -> int:
+    """Characters of a text; of the texts in it, where it is a list or an object of them."""
+    if type(value) is str:
+        return len(value)
+    return 0 if value is None else sum(map(len, _texts(value)))
+
+
+def _texts(value: object) -> list[str]:
+    texts, left = [], [value]
+    while left:
+        match left.pop():
+            case str() as text:
+                texts.append(text)
+            case list() as items:
+                left += items
+            case dict() as members:
+                left += members.values()
+            case _:
+                pass
+    return texts

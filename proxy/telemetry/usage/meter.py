@@ -1,0 +1,128 @@
+"""The meter of one answer: sees its chunks, and says at its end what the request used."""
+
+from collections.abc import Callable
+
+from proxy.endpoints import BodyKind
+from proxy.telemetry.usage.said import Said, Usage
+from proxy.telemetry.usage.stream import CHARACTERS_PER_TOKEN, Stream
+from proxy.telemetry.usage.whole import WholeBody
+
+# Counts tokens, and generates none: nothing that anybody would have to share.
+_FREE = frozenset({BodyKind.COUNT_TOKENS})
+
+_SUCCESS = range(200, 300)
+
+
+class UsageMeter:
+    """Counts one answer. Of its methods none raises, and none waits.
+
+    The order of calls: ``asked``; ``refused`` where there came no answer, or ``begin`` with its
+    head; ``note`` with each chunk; ``end``; and at last, whatever has happened, ``usage``.
+
+    Args:
+        kind: What was asked.
+        streamed: Whether a stream was asked for. What comes may be something else.
+        take_out: Whether the proxy has asked for usage on its own account, so that the client must
+            not see it.
+        sequences: Generations asked for; 0 where nothing is generated.
+        output_tokens: The most that each may generate.
+
+    Attributes:
+        note: Takes the next chunk, and gives what to pass on: this very object, unless something
+            in it is held back or taken out.
+        takes_out: Whether the body may become shorter than it was announced.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_body",
+        "_bound",
+        "_kind",
+        "_said",
+        "_status",
+        "_stream",
+        "_streamed",
+        "note",
+        "takes_out",
+    )
+
+    def __init__(
+        self,
+        kind: BodyKind,
+        *,
+        streamed: bool,
+        take_out: bool = False,
+        sequences: int = 1,
+        output_tokens: int = 0,
+    ) -> None:
+        self.note: Callable[[bytes], bytes] = _unchanged
+        self.takes_out = take_out
+        self._kind = kind
+        self._streamed = streamed
+        self._bound = sequences * output_tokens
+        self._said = Said(sequences)
+        self._asked = False
+        self._status = 200
+        self._stream: Stream | None = None
+        self._body: WholeBody | None = None
+
+    def asked(self) -> None:
+        """The upstream is asked from now on: it may work even if no byte of an answer comes."""
+        self._asked = True
+
+    def refused(self) -> None:
+        """It was not reached, or failed before it had answered."""
+        self._asked = False
+
+    def begin(self, status: int, *, events: bool) -> None:
+        """The head of the answer: its status, and whether a stream of events follows."""
+        self._status = status
+        self.takes_out = self.takes_out and events and status in _SUCCESS
+        if status not in _SUCCESS:
+            return
+        if events:
+            self._stream = Stream(self._kind, self._said, take_out=self.takes_out)
+            self.note = self._stream.note
+        else:
+            self._body = WholeBody()
+            self.note = self._body.note
+
+    def end(self, *, complete: bool) -> bytes:
+        """No more of the body will come; what is left to pass on, which may be nothing."""
+        if self._body is not None:
+            self._body.complete = complete
+        return self._stream.end() if self._stream is not None else b""
+
+    def usage(self, estimated_prompt_tokens: int) -> Usage:
+        """What the request used, as far as that is known.
+
+        Where the engine states no figure that can be believed: the estimate of the prompt, and of
+        the output the larger of a quarter of its characters and the events that brought it. Of an
+        answer that was to come in one piece and did not, nobody knows how far the engine had come.
+        It is charged in full, as it was reserved: anything less would be a way to have long answers
+        worked on for less than they cost, again and again. What the upstream refused, or failed to
+        answer, is free.
+        """
+        if not self._asked or self._status not in _SUCCESS or self._kind in _FREE:
+            return Usage(0, 0, estimated=False)
+        seen = self._seen()
+        prompt, completion = self._said.figures(estimated_prompt_tokens)
+        estimated = prompt is None or completion is None or self._said.share != (1, 1)
+        return Usage(
+            estimated_prompt_tokens if prompt is None else prompt,
+            seen if completion is None else completion,
+            estimated,
+        )
+
+    def _seen(self) -> int:
+        """Tokens of output, as far as they could be seen."""
+        if self._stream is not None:
+            return self._stream.tokens()
+        if self._body is None:
+            return 0 if self._streamed else self._bound
+        characters = self._body.tell(self._said)
+        return self._bound if characters is None else -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def _unchanged(chunk: bytes) -> bytes:
+    return chunk

@@ -1,0 +1,162 @@
+"""The figures that engines state, read as what they are: claims of somebody who may be wrong.
+
+A figure is a JSON integer, not negative, and no larger than any context; what is not makes all that
+this answer states worth nothing. Limits are settled from it: one invented trillion would lock a key
+out for a day.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+# Sixteen million tokens: more than any context holds.
+MAX_BELIEVED = 1 << 24
+
+# Of a usage object, with all its details.
+_MAX_BYTES = 4096
+
+_MAX_CHOICES = 64
+
+_NULL = b"null"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a request used.
+
+    Attributes:
+        estimated: Whether at least one of the two is not the engine's own figure.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    estimated: bool
+
+
+class _Counts(msgspec.Struct, gc=False):
+    """The members of a usage object in the words of all dialects; of any type until looked at."""
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    total_tokens: Any = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    cache_creation_input_tokens: Any = None
+    cache_read_input_tokens: Any = None
+
+
+_decode = msgspec.json.Decoder(_Counts).decode
+
+
+class Said:
+    """All that the engine states about one answer, and what to make of it.
+
+    vLLM and SGLang state a total at the end of a stream, or if asked a running figure with each
+    event of each choice; llama.cpp one of each choice, that may be as good as a total (`total`) or
+    come with the choice (`of_choice`); Anthropic's dialect the prompt first and the output last
+    (`part`).
+
+    Args:
+        sequences: How many choices were asked for: nobody states more totals than that. With none
+            there is no output, and engines do not say so.
+
+    Attributes:
+        share: Of what part of the output the totals are: this many parts out of that many.
+    """
+
+    __slots__ = (
+        "_by_choice",
+        "_completion",
+        "_generates",
+        "_prompt",
+        "_totals",
+        "_unbelievable",
+        "sequences",
+        "share",
+    )
+
+    def __init__(self, sequences: int) -> None:
+        self.sequences = max(1, sequences)
+        self._generates = sequences > 0
+        self.share = (1, 1)
+        self._totals: list[tuple[int, int]] = []
+        self._by_choice: dict[int, bytes] = {}
+        self._prompt: int | None = None
+        self._completion: int | None = None
+        self._unbelievable = False
+
+    def total(self, usage: bytes) -> None:
+        """This is stated of the whole answer, or of one whole choice."""
+        prompt, completion = self._read(usage)
+        if len(self._totals) >= self.sequences:
+            self._unbelievable = True
+        elif prompt is not None and (completion is not None or not self._generates):
+            self._totals.append((prompt, completion or 0))
+
+    def of_choice(self, index: object, usage: bytes) -> None:
+        """This is stated of what this choice has used so far."""
+        number = index if type(index) is int else 0
+        if len(usage) > _MAX_BYTES or len(self._by_choice) >= _MAX_CHOICES:
+            self._unbelievable = True
+        else:
+            self._by_choice[number] = usage
+
+    def part(self, usage: bytes, *, final: bool) -> None:
+        """This replaces what was stated before, where it states it; only `final` output counts."""
+        prompt, completion = self._read(usage)
+        self._prompt = self._prompt if prompt is None else prompt
+        if final and completion is not None:
+            self._completion = completion
+
+    def figures(self, estimated_prompt_tokens: int) -> tuple[int | None, int | None]:
+        """Prompt and completion as stated; None for what was not, or cannot be believed."""
+        stated = self._totals or self._of_all_choices()
+        if self._unbelievable:
+            return None, None
+        if not stated:
+            return self._prompt, self._completion
+        prompts = [prompt for prompt, _ in stated]
+        # llama.cpp states a prompt once for each of its choices, and several prompts one by one.
+        prompt = max(*prompts, min(sum(prompts), estimated_prompt_tokens))
+        part, whole = self.share
+        return prompt, -(-sum(completion for _, completion in stated) * whole // part)
+
+    def _of_all_choices(self) -> list[tuple[int, int]]:
+        read = [self._read(usage) for usage in self._by_choice.values()]
+        return [
+            (prompt, completion)
+            for prompt, completion in read
+            if prompt is not None and completion is not None
+        ]
+
+    def _read(self, usage: bytes) -> tuple[int | None, int | None]:
+        if usage == _NULL:
+            return None, None
+        try:
+            counts = _decode(usage)
+            return _prompt(counts), _believed(counts.completion_tokens, counts.output_tokens)
+        except (ValueError, RecursionError):
+            self._unbelievable = True
+            return None, None
+
+
+def _prompt(counts: _Counts) -> int | None:
+    total = _believed(counts.total_tokens)
+    prompt = _believed(counts.prompt_tokens, counts.input_tokens)
+    # Anthropic's input_tokens are those that were in no cache.
+    cached = _believed(counts.cache_creation_input_tokens) or 0
+    cached += _believed(counts.cache_read_input_tokens) or 0
+    # Rerankers may state a total alone.
+    return total if prompt is None else prompt + cached
+
+
+def _believed(*counts: object) -> int | None:
+    """The first that is stated. Raises ValueError where one cannot be true."""
+    for count in counts:
+        if count is None:
+            continue
+        if type(count) is not int or not 0 <= count <= MAX_BELIEVED:
+            raise ValueError("no number of tokens")
+        return count
+    return None

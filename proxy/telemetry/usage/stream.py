@@ -1,0 +1,125 @@
+"""The body of one stream: each event is heard, and passed on to the byte, or taken out."""
+
+from proxy.endpoints import BodyKind
+from proxy.telemetry.usage.frames import Frames, Piece, payload
+from proxy.telemetry.usage.hearing import Mark, hearing
+from proxy.telemetry.usage.said import Said
+from proxy.telemetry.usage.tail import last_objects
+from proxy.telemetry.usage.taking import Taking
+
+CHARACTERS_PER_TOKEN = 4
+
+TAIL_BYTES = 16 * 1024
+
+# Of an event too long to be parsed, for each character of text in it: what makes one so long is the
+# log probabilities, and they are more.
+_BYTES_PER_CHARACTER = 16
+
+_DATA = b"data: {"
+
+# How a chunk ends that ends with an event; behind a third line feed another one begins.
+_WHOLE = (b"}\n\n", b"]\n\n")
+
+
+class Stream:
+    """One stream as it comes.
+
+    Args:
+        take_out: Whether the event that has nothing but usage is not for the client.
+    """
+
+    __slots__ = ("_frames", "_hearing", "_long_bytes", "_said", "_tail", "_take_out", "_taking")
+
+    def __init__(self, kind: BodyKind, said: Said, *, take_out: bool) -> None:
+        self._said = said
+        self._hearing = hearing(kind, said)
+        self._frames = Frames()
+        self._take_out = take_out
+        self._taking = Taking()
+        self._tail = bytearray()
+        self._long_bytes = 0
+
+    def note(self, chunk: bytes) -> bytes:
+        """What to pass on of this chunk."""
+        if not self._frames.idle or chunk[-3:] not in _WHOLE:
+            return self._note_pieces(chunk)
+        # Nearly every chunk is one event. Two of them are no JSON together.
+        start = 6 if chunk.startswith(_DATA) else _data_start(chunk)
+        if start:
+            try:
+                mark = self._hearing.hear(chunk[start:-2])
+            except (ValueError, RecursionError):
+                pass
+            else:
+                return self._taking.pass_on(chunk, mark) if self._take_out else chunk
+        if b"\r" in chunk:
+            return self._note_pieces(chunk)
+        # Engines under load send several at once.
+        passed = [
+            self._taking.pass_on(event + b"\n\n", self._hear(event))
+            for event in chunk[:-2].split(b"\n\n")
+        ]
+        return b"".join(passed) if self._take_out else chunk
+
+    def _note_pieces(self, chunk: bytes) -> bytes:
+        passed = [self._piece(piece, part) for piece, part in self._frames.feed(chunk)]
+        return b"".join(passed) if self._take_out else chunk
+
+    def end(self) -> bytes:
+        """No more will come; what is left to pass on."""
+        piece, part = self._frames.rest()
+        passed = self._piece(piece, part) if part else b""
+        return passed + self._taking.release() if self._take_out else b""
+
+    def tokens(self) -> int:
+        """Of output, as far as they could be seen."""
+        characters = self._hearing.characters + self._long_bytes // _BYTES_PER_CHARACTER
+        return max(-(-characters // CHARACTERS_PER_TOKEN), self._hearing.events)
+
+    def _piece(self, piece: Piece, part: bytes) -> bytes:
+        if piece is Piece.LINE_FEED:
+            return self._taking.line_feed()
+        mark = Mark.PLAIN
+        if piece is Piece.EVENT:
+            mark = self._hear(part)
+        else:
+            self._note_part(part, last=piece is Piece.LAST_PART)
+        return self._taking.pass_on(part, mark)
+
+    def _hear(self, event: bytes) -> Mark:
+        start = _data_start(event)
+        data = event[start:] if start else payload(event)
+        if not data.startswith(b"{"):  # a comment, or [DONE]
+            return Mark.PLAIN
+        try:
+            return self._hearing.hear(data)
+        except (ValueError, RecursionError):
+            # Several lines of data, perhaps.
+            return self._hear_lines(event) if start else Mark.PLAIN
+
+    def _hear_lines(self, event: bytes) -> Mark:
+        try:
+            return self._hearing.hear(payload(event))
+        except (ValueError, RecursionError):
+            return Mark.PLAIN
+
+    def _note_part(self, part: bytes, *, last: bool) -> None:
+        self._tail += part
+        del self._tail[:-TAIL_BYTES]
+        self._long_bytes += len(part)
+        if last:
+            members = last_objects(bytes(self._tail), self._hearing.depth)
+            if b"usage" in members:
+                self._said.part(members[b"usage"], final=True)
+            self._tail.clear()
+
+
+def _data_start(event: bytes) -> int:
+    """Where the JSON of an event is that has one line of data, after its name at most; else 0."""
+    if event.startswith(_DATA):
+        return len(_DATA) - 1
+    if event.startswith(b"event:"):
+        line_end = event.find(b"\n")
+        if event.startswith(_DATA, line_end + 1):
+            return line_end + len(_DATA)
+    return 0

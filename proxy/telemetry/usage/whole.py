@@ -1,0 +1,99 @@
+"""A body that is one JSON document: kept whole where it is short, and its end where it is not."""
+
+from typing import Any
+
+import msgspec
+
+from proxy.telemetry.usage.said import Said
+from proxy.telemetry.usage.tail import last_objects
+
+MAX_KEPT_BYTES = 64 * 1024
+TAIL_BYTES = 16 * 1024
+
+_TEXTS = frozenset({"content", "text", "refusal", "thinking", "arguments"})
+
+_UNSAID = msgspec.Raw()
+
+
+class _Body(msgspec.Struct, gc=False):
+    """The members of all dialects that matter.
+
+    llama.cpp states its timings, and the usage of the first of several choices alone.
+    """
+
+    choices: Any = None
+    output: Any = None
+    content: Any = None
+    usage: msgspec.Raw = _UNSAID
+    timings: Any = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+class WholeBody:
+    """One body as it comes.
+
+    Attributes:
+        complete: Whether its last byte has come.
+    """
+
+    __slots__ = ("_cut", "_kept", "complete")
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._cut = False
+        self.complete = False
+
+    def note(self, chunk: bytes) -> bytes:
+        """This came next; gives it back."""
+        kept = self._kept
+        kept += chunk[-MAX_KEPT_BYTES:]
+        self._cut = self._cut or len(chunk) > MAX_KEPT_BYTES
+        if len(kept) > MAX_KEPT_BYTES:
+            self._cut = True
+            del kept[:-TAIL_BYTES]
+        return chunk
+
+    def tell(self, said: Said) -> int | None:
+        """Hands over what the body states; gives the characters generated, or None: not known."""
+        if self._cut:
+            # The end of a part would be taken for the end of the whole.
+            members = last_objects(bytes(self._kept), 1) if self.complete else {}
+            if b"usage" in members:
+                said.total(members[b"usage"])
+                if b"timings" in members:
+                    said.share = (1, said.sequences)
+            return None
+        try:
+            body = _decode(self._kept)
+            if body.usage is not _UNSAID:
+                said.total(bytes(body.usage))
+        except (ValueError, RecursionError):
+            return len(self._kept) if self.complete else None
+        output = body.choices or body.output or body.content
+        sizes = [generated(item) for item in output] if type(output) is list else [0]
+        if body.timings is not None and len(sizes) > 1:
+            said.share = (sizes[0], sum(sizes)) if sizes[0] else (1, len(sizes))
+        return sum(sizes)
+
+
+def generated(value: object) -> int:
+    """Characters of all texts in a choice, an item or a block."""
+    size, left = 0, [value]
+    while left:
+        value = left.pop()
+        if type(value) is list:
+            left += value
+        elif type(value) is dict:
+            for name, member in value.items():
+                if type(member) is not str:
+                    left.append(member)
+                elif name in _TEXTS:
+                    size += len(member)
+            # One text under its old and its new name.
+            thoughts = (value.get("reasoning"), value.get("reasoning_content"))
+            size += max(len(text) if type(text) is str else 0 for text in thoughts)
+            if type(value.get("input")) is dict:
+                size += len(msgspec.json.encode(value["input"]))
+    return size
