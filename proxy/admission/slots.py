@@ -3,26 +3,37 @@
 A slot is held from before the upstream is asked until after the last byte of its answer, by the
 request's own task, and given back in one ``finally``. A limiter that lets go when the handler has
 returned its response object is none: a streamed answer has only begun by then.
+
+Whose turn it is decides ``proxy.admission.queue``; here are the tasks that wait for it, and the time.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from types import TracebackType
 
-from proxy.errors import Overloaded
+from proxy.admission.kv import TokenBudget
+from proxy.admission.lineup import UNBOUNDED
+from proxy.admission.pace import Pace
+from proxy.admission.queue import Entry, FairQueue, Standing
+from proxy.errors import Overloaded, ProxyError, RequestExceedsCapacity
 
-RETRY_AFTER_SECONDS = 5
+Turn = asyncio.Future[ProxyError | None]
+"""Done when the wait is over: with None where the slot is there, else with why it will not be."""
+
+# uvloop's timers have whole milliseconds, and may fire one early by another clock.
+_TIMER_SLACK_SECONDS = 0.001
 
 
 class Slots:
-    """A fixed number of slots, and a short queue in order of arrival.
+    """A fixed number of slots, a share of them for each account, and a short, fair queue.
 
     Args:
         max_inflight: How many may hold a slot at once.
+        key_max_inflight: How many of them one account may hold; None: all.
         queue_size: How many may wait for one; 0 lets nobody wait.
         queue_timeout_seconds: How long one may wait.
-        clock: Monotonic seconds, to tell how long a request has waited.
+        clock: Monotonic seconds; for how long somebody has waited, and what is stale.
+        budget: The engine's cache, of which a slot takes its tokens; None: not looked at.
     """
 
     def __init__(
@@ -32,13 +43,21 @@ class Slots:
         queue_size: int,
         queue_timeout_seconds: float,
         clock: Callable[[], float],
+        key_max_inflight: int | None = None,
+        budget: TokenBudget | None = None,
     ) -> None:
         self._max_inflight = max_inflight
-        self._queue_size = queue_size
+        # All of them is no share: whoever holds all has still had no more than its turns.
+        share = key_max_inflight or max_inflight
+        self._share = share if share < max_inflight else UNBOUNDED
         self._queue_timeout_seconds = queue_timeout_seconds
         self._clock = clock
+        self._budget = budget
+        self._queue: FairQueue[Turn] = FairQueue(size=queue_size, share=self._share)
         self._in_flight = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._pace = Pace()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -48,73 +67,253 @@ class Slots:
     @property
     def queued(self) -> int:
         """How many requests wait for one."""
-        return len(self._waiting)
+        return len(self._queue)
 
-    @asynccontextmanager
-    async def hold(self) -> AsyncIterator[float]:
+    def hold(
+        self,
+        account: str = "",
+        tokens: int = 0,
+        *,
+        at_least: int | None = None,
+        output_tokens: int = 0,
+    ) -> "Hold":
         """Waits for a slot, holds it for the block, and gives the seconds spent waiting.
 
+        Args:
+            account: Whose turn it takes.
+            tokens: What the request will probably need of the engine's cache. More than all of it
+                reserves all of it: then nothing else runs beside it.
+            at_least: What it will need for certain; None: all of `tokens`.
+            output_tokens: The part of either that is not its prompt's; only to be told.
+
         Raises:
-            Overloaded: The queue is full, or the wait has lasted too long.
+            Overloaded: The queue is full, the wait has lasted too long, or another account's request
+                needed the place in the queue.
+            RequestExceedsCapacity: What it needs for certain is more than the cache has when empty.
         """
-        queued_seconds = await self._acquire()
-        try:
-            yield queued_seconds
-        finally:
-            self._release()
+        certain = tokens if at_least is None else at_least
+        return Hold(self, account, tokens, certain, output_tokens)
 
-    async def _acquire(self) -> float:
-        if self._in_flight < self._max_inflight:
-            self._in_flight += 1
-            return 0.0
-        if len(self._waiting) >= self._queue_size:
-            raise self._full()
-        since = self._clock()
-        await self._wait()
-        return self._clock() - since
+    def wake(self) -> None:
+        """The budget has changed, or what the engine says of itself: looks whose turn it is."""
+        budget = self._budget
+        if budget is not None and budget.limit is not None:
+            for entry in [e for e in self._queue.waiting if e.tokens > budget.limit]:
+                self._refuse(entry, self._outgrown(budget))
+        self._look()
 
-    async def _wait(self) -> None:
-        """Returns when a slot has been handed over; leaves no trace otherwise."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        deadline = loop.call_later(self._queue_timeout_seconds, self._expire, turn)
+    def _enter(self, account: str, tokens: int, certain: int, output: int) -> Entry[Turn]:
+        """A slot, or a place in the queue.
+
+        Raises:
+            Overloaded: Neither.
+            RequestExceedsCapacity: As in ``hold``.
+        """
+        now = self._clock()
+        queue, budget = self._queue, self._budget
+        if budget is not None and budget.limit is not None and tokens > budget.limit:
+            if certain > budget.limit:
+                raise _too_large(certain, output, budget)
+            tokens = budget.limit
+        if not queue and self._fits(tokens, now) and not queue.at_share(account):
+            entry = queue.enter(account, tokens, now)
+            self._take(entry)
+            return entry
+        # Into the line, even if it will not have to wait: only there is known whom it may overtake.
+        entry = queue.join(account, tokens, now)
+        self._serve(now)
+        if entry.standing is Standing.WAITS:
+            self._make_room(entry, now)
+            entry.item = asyncio.get_running_loop().create_future()
+            self._watch(now + self._queue_timeout_seconds)
+            if budget is not None and (stale := budget.stale_from(now)) is not None:
+                self._watch(stale)
+        return entry
+
+    async def _wait(self, entry: Entry[Turn], turn: Turn) -> float:
+        """Returns when the slot has been handed over; leaves no trace otherwise."""
         try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                # Handed over in the same moment in which the waiter was called off.
-                self._release()
+            refusal = await turn
+        except BaseException:
+            # Called off, perhaps in the same moment in which the slot was handed over.
+            if entry.standing is Standing.HOLDS:
+                self._release(entry)
+            elif entry.standing is Standing.WAITS:
+                now = self._clock()
+                self._queue.leave(entry, now)
+                self._serve(now)
             raise
-        finally:
-            deadline.cancel()
-            if turn in self._waiting:
-                self._waiting.remove(turn)
+        if refusal is not None:
+            raise refusal
+        return self._clock() - entry.since
 
-    def _release(self) -> None:
-        """Hands the slot to whoever waits longest, so that no newcomer can overtake."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def _fits(self, tokens: int, now: float) -> bool:
+        return self._has_room(now) and (self._budget is None or tokens <= self._budget.free)
+
+    def _has_room(self, now: float) -> bool:
+        if self._in_flight >= self._max_inflight:
+            return False
+        return self._budget is None or self._budget.has_room(now)
+
+    def _take(self, entry: Entry[Turn]) -> None:
+        self._in_flight += 1
+        if self._budget is not None:
+            self._budget.take(entry.tokens)
+
+    def _release(self, entry: Entry[Turn]) -> None:
         self._in_flight -= 1
+        if self._budget is not None:
+            self._budget.give_back(entry.tokens)
+        self._queue.done(entry)
+        now = self._clock()
+        self._pace.note(now)
+        if self._queue:
+            self._serve(now)
 
-    def _expire(self, turn: asyncio.Future[None]) -> None:
-        if not turn.done():
-            turn.set_exception(self._too_long())
+    def _serve(self, now: float) -> None:
+        """Gives away every slot that somebody may have."""
+        queue, budget = self._queue, self._budget
+        while queue and self._has_room(now):
+            free = UNBOUNDED if budget is None else budget.free
+            limit = UNBOUNDED if budget is None or budget.limit is None else budget.limit
+            entry = queue.next(free, limit, now)
+            if entry is None:
+                break
+            turn = entry.item
+            if turn is not None and turn.done():
+                queue.done(entry)  # called off in this moment, and not run since
+                continue
+            self._take(entry)
+            if turn is not None:
+                turn.set_result(None)
+        if (claim := queue.next_claim) is not None:
+            self._watch(claim)
 
-    def _full(self) -> Overloaded:
+    def _make_room(self, newcomer: Entry[Turn], now: float) -> None:
+        """Keeps the queue within its size.
+
+        Raises:
+            Overloaded: It is the newcomer for whom there is none.
+        """
+        leaving = self._queue.give_way()
+        if leaving is None:
+            return
+        waiting = self.queued - 1
+        if leaving is newcomer:
+            self._queue.leave(leaving, now)
+            raise self._full(waiting)
+        self._refuse(leaving, self._displaced(waiting))
+
+    def _refuse(self, entry: Entry[Turn], error: ProxyError) -> None:
+        self._queue.leave(entry, self._clock())
+        if entry.item is not None and not entry.item.done():
+            entry.item.set_result(error)
+
+    def _watch(self, due: float) -> None:
+        """Has ``_look`` called at `due`, if it is not to be called earlier anyway."""
+        if self._timer is not None:
+            if self._timer_due <= due:
+                return
+            self._timer.cancel()
+        delay = max(due - self._clock(), 0.0) + _TIMER_SLACK_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(delay, self._timed)
+        self._timer_due = due
+
+    def _timed(self) -> None:
+        self._timer = None
+        self._look()
+
+    def _look(self) -> None:
+        """Sees whose time is over, whose turn it is, and when to look again."""
+        queue, now = self._queue, self._clock()
+        while (oldest := queue.oldest) is not None:
+            if now - oldest.since < self._queue_timeout_seconds:
+                break
+            self._refuse(oldest, self._too_long())
+        self._serve(now)
+        if (oldest := queue.oldest) is not None:
+            self._watch(oldest.since + self._queue_timeout_seconds)
+            if self._budget is not None and (stale := self._budget.stale_from(now)) is not None:
+                self._watch(stale)
+
+    def _retry_after(self) -> int:
+        return self._pace.retry_after_seconds(self.queued, self._clock())
+
+    def _full(self, waiting: int) -> Overloaded:
         return Overloaded(
-            f"This server is busy: {self._max_inflight} requests are being answered "
-            f"(PROXY_MAX_INFLIGHT) and {len(self._waiting)} wait, which is as many as may "
+            f"This server is busy: {self._busy()} and {waiting} wait, which is as many as may "
             "(PROXY_QUEUE_SIZE). Try again soon.",
-            retry_after_seconds=RETRY_AFTER_SECONDS,
+            retry_after_seconds=self._retry_after(),
+        )
+
+    def _displaced(self, waiting: int) -> Overloaded:
+        return Overloaded(
+            f"This server is busy: {self._busy()} and {waiting} wait, which is as many as may "
+            "(PROXY_QUEUE_SIZE), most of them yours: the last of them gave way to somebody who "
+            "waits with fewer. Try again soon.",
+            retry_after_seconds=self._retry_after(),
         )
 
     def _too_long(self) -> Overloaded:
         return Overloaded(
             f"This server is busy: the request has waited {self._queue_timeout_seconds:g} s for "
-            "its turn, which is as long as it may (PROXY_QUEUE_TIMEOUT_SECONDS). Try again soon.",
-            retry_after_seconds=RETRY_AFTER_SECONDS,
+            f"its turn, which is as long as it may (PROXY_QUEUE_TIMEOUT_SECONDS), while "
+            f"{self._busy()}. Try again soon.",
+            retry_after_seconds=self._retry_after(),
         )
+
+    def _busy(self) -> str:
+        """What keeps it busy, with the setting that bounds it."""
+        answered = f"{self._in_flight} requests are being answered"
+        if self._in_flight >= self._max_inflight:
+            return f"{answered} (PROXY_MAX_INFLIGHT)"
+        budget = self._budget
+        if budget is not None and not budget.has_room(self._clock()):
+            return f"{answered}, the model server can do with no more now,"
+        if budget is not None and budget.limit is not None and budget.reserved:
+            return (
+                f"{answered}, {budget.reserved:,} tokens are reserved for them out of "
+                f"{budget.setting},"
+            )
+        return f"{answered}, of one key {self._share} at most (PROXY_KEY_MAX_INFLIGHT),"
+
+    def _outgrown(self, budget: TokenBudget) -> Overloaded:
+        # Asked again, it will be told for certain, or let in.
+        return Overloaded(
+            "The model server has become smaller while the request waited: all requests together "
+            f"may need {budget.setting}. Try again.",
+            retry_after_seconds=1,
+        )
+
+
+def _too_large(tokens: int, output: int, budget: TokenBudget) -> RequestExceedsCapacity:
+    return RequestExceedsCapacity(
+        f"This request needs {tokens:,} tokens, about {tokens - output:,} for its prompt and up to "
+        f"{output:,} for its answers, and all requests together may need {budget.setting}. Shorten "
+        "the prompt, or ask for shorter or fewer answers."
+    )
+
+
+class Hold:
+    """A slot for one block. Made by ``Slots.hold``."""
+
+    __slots__ = ("_account", "_entry", "_need", "_slots")
+
+    def __init__(self, slots: Slots, account: str, tokens: int, certain: int, output: int) -> None:
+        self._slots = slots
+        self._account = account
+        self._need = (tokens, certain, output)
+        self._entry: Entry[Turn]
+
+    async def __aenter__(self) -> float:
+        entry = self._slots._enter(self._account, *self._need)  # noqa: SLF001 - one thing in two parts
+        self._entry = entry
+        return 0.0 if entry.item is None else await self._slots._wait(entry, entry.item)  # noqa: SLF001 - as above
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._slots._release(self._entry)  # noqa: SLF001 - as above
