@@ -5,7 +5,6 @@ and a lock file beside it would belong to whoever came first. It works between c
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
@@ -87,10 +86,13 @@ def _locked(folder: Path) -> Iterator[None]:
 def _lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as exc:
-        if exc.errno not in (errno.EWOULDBLOCK, errno.EINTR):
-            raise
+    except BlockingIOError:
         return False
+    except OSError as exc:
+        # A folder on NFS, for one.
+        raise KeyFileError(
+            f"cannot be locked: {exc.strerror}; change it on a disk of this machine"
+        ) from None
     return True
 
 

@@ -5,9 +5,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import tomlkit
 from hypothesis import given
 from hypothesis import strategies as st
+from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import Table
 
+from proxy.auth import keyedit
 from proxy.auth.keyedit import append, change, remove
 from proxy.auth.keyfile import KeyFileError, parse
 from proxy.auth.keys import KeyRecord
@@ -155,6 +159,28 @@ def test_a_second_key_of_an_id_is_not_written() -> None:
     """Nor anything else that a server would refuse."""
     with pytest.raises(KeyFileError, match="has the id aaaaaaaa, as a key before it"):
         append(TEAM, {**NEW, "id": "aaaaaaaa"})
+
+
+def fail(text: str) -> None:
+    """What tomlkit says of what it cannot read."""
+    raise TOMLKitError(text)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mangled"),
+    [
+        pytest.param(tomlkit, "parse", fail, id="it cannot be read"),
+        pytest.param(Table, "as_string", lambda table: "?", id="it would be written otherwise"),
+        pytest.param(keyedit, "_put", lambda *given: None, id="the edit has no effect"),
+    ],
+)
+def test_an_edit_that_goes_wrong_is_none(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mangled: object
+) -> None:
+    """A fault of the library that edits is no reason to write what nobody asked for."""
+    monkeypatch.setattr(owner, name, mangled)
+    with pytest.raises(KeyFileError, match="only a person can edit"):
+        change(TEAM, "aaaaaaaa", disabled=True)
 
 
 # What an operator may have written: everything that TOML leaves open, but for the inline form.

@@ -1,5 +1,6 @@
 """Writing the key file: whole or not at all, by one at a time, and without taking it from anybody."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -206,6 +207,21 @@ def test_who_waits_too_long_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
         keywrite.update(path, add_comment)
     os.close(descriptor)
     keywrite.update(path, add_comment)
+
+
+def test_what_cannot_be_locked_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two writers at once would lose what one of them wrote."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    path = write(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(KeyFileError, match="cannot be locked: Bad file descriptor"):
+        keywrite.update(path, add_comment)
+    assert path.read_text() == GOOD
 
 
 WRITER = """
