@@ -211,7 +211,7 @@ class Forward:
             context.upstream_status = response.status_code
             if question.body is None and response.is_success:
                 response = await self._listing(context, response, lifeline)
-            await self._relay.stream(response, answer, lifeline, *filter(None, [question.meter]))
+            await self._relay.stream(response, answer, lifeline, question.meter)
 
     async def _ask(
         self, context: RequestContext, question: _Question, lifeline: Lifeline

@@ -14,6 +14,7 @@ from proxy.policy.models import check_model
 from proxy.policy.output import bound_output
 from proxy.policy.prompt import PER_INPUT, TOTAL_FACTOR, PromptCount
 from proxy.policy.sampling import check_sampling
+from proxy.policy.usage import ask_for_usage
 
 __all__ = ["Cost", "Limits", "Policy", "Terms", "Verdict"]
 
@@ -55,6 +56,8 @@ class Policy:
         edits = list(output.edits)
         if limits.cache_salt == "per-key":
             edits.append(Edit(("cache_salt",), b'"%b"' % terms.cache_salt.encode()))
+        asked = ask_for_usage(kind, members) if terms.want_usage else ()
+        edits += asked
         return Verdict(
             body=apply(body, edits),
             stream=members.get("stream") is True,
@@ -68,6 +71,7 @@ class Policy:
                 output_tokens=output.tokens,
             ),
             clamped=output.clamped,
+            usage_asked=bool(asked),
         )
 
 
