@@ -6,7 +6,6 @@ import socket
 import httpx
 import pytest
 
-from proxy.app import Clocks
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
 from tests.harness.upstream import COMPLETION, End, response
@@ -108,79 +107,143 @@ async def test_status_counts_what_is_held(proxy: Launch) -> None:
     """Of the moment; no secret, no setting."""
     front = await proxy(max_inflight=1)
     gate = asyncio.Event()
-    front.upstream.script.extend([[response(b"", 200)], [gate, response(COMPLETION)]])
+    front.upstream.script.append([gate, response(COMPLETION)])
+    await front.ask_admin("GET", "/readyz")  # after which it is known how the engine is
     quiet = (await front.ask_admin("GET", "/status")).json()
     assert quiet.pop("uptime_seconds") >= 0
     assert quiet.pop("version")
+    upstream = quiet.pop("upstream")
+    assert 0 <= upstream.pop("last_ok_seconds_ago") == upstream.pop("since_seconds") < 60
     assert quiet == {
         "in_flight": 0,
         "slots_in_use": 0,
         "queued": 0,
         "buffered_bytes": 0,
         "draining": False,
-        "upstream": "ready",
+        "kv_budget": {"state": "off", "reason": "no_pool_shown"},
+        "keys": {"known": 1, "file_problem": None},
+    }
+    nothing = ("engine", "engines", "running", "waiting", "kv_usage", "preemptions_total")
+    assert upstream == {
+        "state": "ready",
+        "reason": "",
+        "restarts": 0,
+        "pool_tokens": None,
+        "ignored_pages": {"absent": 1},
+        **dict.fromkeys(nothing),
     }
     asking = asyncio.create_task(front.chat())
-    await front.upstream.request(1)
+    await front.upstream.request(0)
     busy = (await front.ask_admin("GET", "/status")).json()
     assert (busy["in_flight"], busy["slots_in_use"], busy["queued"]) == (1, 1, 0)
     gate.set()
     assert (await asking).status == 200
 
 
+class Engine(httpx.AsyncBaseTransport):
+    """One that only the monitor asks: with this health, once its gate is open."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.status = status
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Its health; it has no metrics."""
+        await self.gate.wait()
+        self.asked += request.url.path == "/health"
+        status = self.status if request.url.path == "/health" else 404
+        return httpx.Response(status, stream=httpx.ByteStream(b"{}"))
+
+
 @pytest.mark.parametrize(
-    ("status", "ready"),
+    ("status", "reason"),
     [
-        pytest.param(200, True, id="it is well"),
-        pytest.param(404, True, id="it does not know the question, but serves"),
-        pytest.param(401, True, id="it wants a key for its health"),
-        pytest.param(503, False, id="it still loads its model"),
-        pytest.param(500, False, id="it is broken"),
+        pytest.param(200, "", id="it is well"),
+        pytest.param(404, "", id="it does not know the question, but serves"),
+        pytest.param(401, "", id="it wants a key for its health"),
+        pytest.param(503, "unavailable", id="it still loads its model"),
+        pytest.param(500, "failing", id="it is broken"),
     ],
 )
-async def test_readiness_is_the_upstreams(proxy: Launch, status: int, ready: bool) -> None:
-    """Asked at /health, without any key, and not again within a second."""
-    now = 1000.0
-    clocks = Clocks(monotonic=lambda: now)
-    front = await proxy(upstream_api_key="up-" + "u" * 40, clocks=clocks)
-    front.upstream.reply = [response(b"{}", status)]
+async def test_readiness_is_the_upstreams(proxy: Launch, status: int, reason: str) -> None:
+    """Told with a reason, and that there is no KV budget; no line of it in the log."""
+    front = await proxy(monitor_transport=Engine(status))
     answer = await front.ask_admin("GET", "/readyz")
-    now += 0.999
-    again = await front.ask_admin("GET", "/readyz")
-    assert answer.status == again.status == (200 if ready else 503)
-    if not ready:
-        assert answer.json()["error"]["code"] == "upstream_unavailable"
+    state = "starting" if reason else "ready"
+    told = answer.json()
+    error = told.pop("error", None)
+    assert told == {
+        "status": state,
+        "upstream": {"state": state, "reason": reason},
+        "kv_budget": {"state": "off", "reason": "no_pool_shown"},
+        "keys": {"known": 1, "file_problem": None},
+    }
+    if reason:
+        assert (answer.status, error["code"]) == (503, "upstream_unavailable")
         assert answer.header(b"retry-after") == b"5"
-        assert (await front.log.of(answer))["level"] == "debug"
-    (request,) = front.upstream.requests
-    assert (request.method, request.target) == (b"GET", b"/health")
-    assert request.header(b"authorization") is None
-    now += 0.001
-    await front.ask_admin("GET", "/readyz")
-    assert len(front.upstream.requests) == 2
+    else:
+        assert (answer.status, error) == (200, None)
+    assert (await front.log.of(answer))["level"] == "debug"
+    assert front.upstream.requests == []
 
 
-async def test_many_who_ask_at_once_make_one_question(proxy: Launch) -> None:
-    """Even before the first answer is in."""
-    front = await proxy(clocks=Clocks(monotonic=lambda: 0.0))
-    gate = asyncio.Event()
-    front.upstream.reply = [gate, response(b"{}")]
+async def test_nobody_who_asks_makes_us_ask_the_upstream(proxy: Launch) -> None:
+    """And who asks before the first look has ended waits for it, rather than be told a guess."""
+    engine = Engine()
+    engine.gate.clear()
+    front = await proxy(monitor_transport=engine)
     asking = [asyncio.create_task(front.ask_admin("GET", "/readyz")) for _ in range(5)]
-    await front.upstream.request(0)
-    gate.set()
+    alive = await front.ask_admin("GET", "/healthz")
+    assert (alive.status, engine.asked) == (200, 0)
+    assert not any(each.done() for each in asking)
+    engine.gate.set()
     assert [(await each).status for each in asking] == [200] * 5
-    assert len(front.upstream.requests) == 1
+    assert engine.asked == 1
 
 
 async def test_not_ready_without_an_upstream_but_alive(proxy: Launch) -> None:
     """The two probes differ: a restart would not bring the engine back."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        front = await proxy(upstream_url=f"http://127.0.0.1:{unused.getsockname()[1]}")
-        assert (await front.ask_admin("GET", "/readyz")).status == 503
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        front = await proxy(upstream_url=url, monitor_transport=None)
+        answer = await front.ask_admin("GET", "/readyz")
+        assert (answer.status, answer.json()["status"]) == (503, "starting")
+        assert answer.json()["upstream"] == {"state": "starting", "reason": "refused"}
+        assert url.rpartition(":")[2] not in answer.body.decode()
         assert (await front.ask_admin("GET", "/healthz")).status == 200
         assert (await front.ask("GET", "/healthz")).status == 200
-        assert (await front.ask_admin("GET", "/status")).json()["upstream"] == "unavailable"
+        status = (await front.ask_admin("GET", "/status")).json()
+        assert status["upstream"]["state"] == "starting"
+        assert status["upstream"]["last_ok_seconds_ago"] is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        pytest.param("off", {"state": "off", "reason": "switched_off"}, id="switched off"),
+        pytest.param("auto", {"state": "off", "reason": "no_pool_shown"}, id="no pool was shown"),
+        pytest.param(
+            "50000",
+            {
+                "state": "on",
+                "reason": "fixed",
+                "limit_tokens": 50_000,
+                "reserved_tokens": 0,
+                "pool_tokens": None,
+            },
+            id="a number, whatever the pool",
+        ),
+    ],
+)
+async def test_readiness_tells_of_the_budget(
+    proxy: Launch, setting: str, told: dict[str, object]
+) -> None:
+    """Whether there is one, and why not."""
+    front = await proxy(kv_budget_tokens=setting)
+    assert (await front.ask_admin("GET", "/readyz")).json()["kv_budget"] == told
 
 
 async def test_not_ready_while_it_drains(proxy: Launch) -> None:
@@ -194,6 +257,7 @@ async def test_not_ready_while_it_drains(proxy: Launch) -> None:
     await front.log.until(lambda: "draining" in front.log.text)
     answer = await front.ask_admin("GET", "/readyz")
     assert (answer.status, answer.json()["error"]["code"]) == (503, "shutting_down")
+    assert (answer.header(b"retry-after"), answer.json()["status"]) == (b"5", "draining")
     assert (await front.ask_admin("GET", "/metrics")).status == 200
     assert (await front.ask_admin("GET", "/status")).json()["draining"] is True
 
@@ -206,11 +270,15 @@ class Broken(httpx.AsyncBaseTransport):
         raise RuntimeError("canary")
 
 
-async def test_a_bug_is_an_error_of_ours(proxy: Launch, capfd: pytest.CaptureFixture[str]) -> None:
-    """500 in our shape, the frames in the log, the message nowhere."""
-    front = await proxy(transport=Broken())
+async def test_a_bug_is_told_once_and_is_not_the_end(
+    proxy: Launch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not ready, with a word for it; its kind in the log, and its message nowhere."""
+    front = await proxy(monitor_transport=Broken())
     answer = await front.ask_admin("GET", "/readyz")
-    assert (answer.status, answer.json()["error"]["code"]) == (500, "internal_error")
-    assert "RuntimeError at" in (await front.log.of(answer))["fault"]
+    assert (answer.status, answer.json()["upstream"]["reason"]) == (503, "bug")
+    assert front.log.text.count('"event":"monitor_failed"') == 1
+    assert "RuntimeError" in front.log.text
     assert "canary" not in front.log.text + answer.body.decode()
     assert capfd.readouterr() == ("", "")
+    assert (await front.chat()).status == 200
