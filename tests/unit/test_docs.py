@@ -7,11 +7,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from proxy import __version__
-from proxy.auth import keyfile
+from proxy.auth import keyfields, keyfile
 from proxy.auth.keys import digest
 from proxy.config import load
 from proxy.config.describe import descriptions
@@ -145,6 +146,9 @@ def test_the_example_of_a_key_file_loads() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     (record,) = keyfile.parse(text)
     assert (record.key_id, record.name) == ("k3v9x2ab", "alice")
+    assert set(keyfields.FIELDS) - {"replaced_by"} == set(
+        re.findall(r"^(\w+) =", text, re.MULTILINE)
+    )
 
 
 def test_a_structure_counts_as_the_readme_says() -> None:
@@ -153,16 +157,27 @@ def test_a_structure_counts_as_the_readme_says() -> None:
     assert rendered_chars(json.loads(json_text)) == int(chars)
 
 
-def test_the_recipe_for_a_key_makes_an_entry_that_loads() -> None:
-    """The entry is of the key that is printed above it."""
-    (recipe,) = re.findall(r"python - <<'EOF'\n(.*?)EOF", README, re.DOTALL)
-    run = subprocess.run(  # noqa: S603 -- our own text
-        [sys.executable, "-c", recipe], cwd=docs.ROOT, capture_output=True, text=True, check=True
-    )
-    key = run.stdout.splitlines()[0].removeprefix("# ")
-    (record,) = keyfile.parse(run.stdout)
-    assert record.sha256 == digest(key.encode())
-    assert record.key_id in key
+def test_the_commands_for_keys_do_as_they_say(tmp_path: Path) -> None:
+    """One after the other, on a file of their own, for the key that the first of them has made."""
+    lines = re.findall(r"^bulwark (keys [^#\n]+)", README, re.MULTILINE)
+    assert [line.split()[1] for line in lines] == ["create", "list", "rotate", "disable"]
+    path = tmp_path / "keys.toml"
+    key = ""
+    for line in lines:
+        arguments = line.replace("k3v9x2ab", key[6:14]).split()
+        run = subprocess.run(  # noqa: S603 -- our own text
+            [sys.executable, "-m", "proxy", *arguments],
+            cwd=docs.ROOT,
+            env={**os.environ, "PROXY_KEYS_FILE": str(path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        key = key or run.stdout.strip()
+    old, new = keyfile.read(path)
+    assert old.sha256 == digest(key.encode())
+    assert (old.disabled, old.name, old.allowance) == (True, "alice", new.allowance)
+    assert old.allowance.requests_per_minute == 60
 
 
 def test_every_target_of_make_is_explained() -> None:
