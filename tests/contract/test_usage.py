@@ -1,0 +1,268 @@
+"""What a request has used is known to whoever limits it, and its client notices nothing."""
+
+import asyncio
+
+import pytest
+
+from tests.harness import usages
+from tests.harness.client import BrokenOff, RawResponse, request_bytes
+from tests.harness.engines import free_port
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
+from tests.harness.upstream import (
+    COMPLETION,
+    LAST_CHUNK,
+    SSE_HEAD,
+    End,
+    Script,
+    Step,
+    chunk,
+    response,
+)
+
+ASK = b'"stream_options":{"include_usage":true}'
+LIMIT = 1_000_000
+"""Tokens a minute, which the key of these tests has; enough for all of them."""
+
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+
+PLAIN = request_bytes("POST", CHAT, {**BEARER, **JSON}, CHAT_BODY)
+STREAM = request_bytes("POST", CHAT, {**BEARER, **JSON}, STREAM_BODY)
+
+
+def by_event(stream: bytes) -> list[bytes]:
+    """Chunks as an engine sends them: one an event."""
+    return [event + b"\n\n" for event in stream.split(b"\n\n") if event]
+
+
+def streaming(*chunks: bytes, end: Step = LAST_CHUNK) -> Script:
+    """An answer in these chunks."""
+    return [SSE_HEAD, *map(chunk, chunks), end]
+
+
+async def used(running: Running, answer: RawResponse) -> tuple[int, int, str]:
+    """What the log has of it."""
+    line = await running.log.of(answer)
+    return line["prompt_tokens"], line["completion_tokens"], line["usage"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "client"),
+    [
+        pytest.param(usages.VLLM_CHAT, usages.VLLM_CHAT_UNASKED, id="vLLM"),
+        pytest.param(usages.LLAMA_CHAT, usages.LLAMA_CHAT_UNASKED, id="llama.cpp"),
+        pytest.param(usages.TRANSFORMERS_CHAT, usages.TRANSFORMERS_CHAT, id="transformers"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 50, 10_000, None])
+async def test_a_limited_client_gets_the_stream_that_it_asked_for(
+    proxy: Launch, stream: bytes, client: bytes, size: int | None
+) -> None:
+    """However it was cut; and the engine was asked on our account, with no other byte changed."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    cut = [stream[at : at + size] for at in range(0, len(stream), size)] if size else None
+    running.upstream.reply = streaming(*(cut or by_event(stream)))
+    answer = await running.chat(STREAM_BODY)
+    assert answer.body == client
+    assert answer.complete
+    (request,) = running.upstream.requests
+    assert request.body == STREAM_BODY.replace(b"{", b"{" + ASK + b",", 1)
+    assert await used(running, answer) == (21, 3, "engine")
+
+
+async def test_who_has_asked_gets_it(proxy: Launch) -> None:
+    """And its body arrives as it was sent."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    running.upstream.reply = streaming(*by_event(usages.VLLM_CHAT))
+    body = STREAM_BODY.replace(b"{", b"{" + ASK + b",", 1)
+    answer = await running.chat(body)
+    assert answer.body == usages.VLLM_CHAT
+    assert running.upstream.requests[0].body == body
+    assert await used(running, answer) == (21, 3, "engine")
+
+
+async def test_who_is_not_limited_is_not_looked_at(proxy: Launch) -> None:
+    """Nothing is asked, nothing taken out, nothing known."""
+    running = await proxy()
+    running.upstream.reply = streaming(*by_event(usages.VLLM_CHAT))
+    answer = await running.chat(STREAM_BODY)
+    assert answer.body == usages.VLLM_CHAT
+    assert running.upstream.requests[0].body == STREAM_BODY
+    assert (await running.log.of(answer))["usage"] is None
+
+
+async def test_a_length_that_was_announced_is_not_passed_on(proxy: Launch) -> None:
+    """It would be longer than what is left; the connection goes on being used."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    events = (b"Content-Type", b"text/event-stream")
+    running.upstream.reply = [response(usages.VLLM_CHAT, headers=[events])]
+    client = await running.connect()
+    for _ in range(2):
+        answer = await client.request("POST", CHAT, {**BEARER, **JSON}, STREAM_BODY)
+        assert answer.body == usages.VLLM_CHAT_UNASKED
+        assert answer.header(b"content-length") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "stream", "expected"),
+    [
+        pytest.param(
+            RESPONSES,
+            b'{"input":"a","max_output_tokens":9,"stream":true}',
+            usages.VLLM_RESPONSES,
+            (21, 3, "engine"),
+            id="responses",
+        ),
+        pytest.param(
+            MESSAGES,
+            b'{"messages":[],"max_tokens":9,"stream":true}',
+            usages.LLAMA_MESSAGES,
+            (21, 3, "engine"),
+            id="messages",
+        ),
+    ],
+)
+async def test_the_other_dialects_tell_by_themselves(
+    proxy: Launch, path: str, body: bytes, stream: bytes, expected: tuple[int, int, str]
+) -> None:
+    """Nothing is asked, and nothing taken out."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    running.upstream.reply = streaming(*by_event(stream))
+    answer = await running.ask("POST", path, {**BEARER, **JSON}, body)
+    assert answer.body == stream
+    assert running.upstream.requests[0].body == body
+    assert await used(running, answer) == expected
+
+
+async def test_an_answer_in_one_piece(proxy: Launch) -> None:
+    """Says it without being asked."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    running.upstream.reply = [response(COMPLETION)]
+    answer = await running.chat()
+    assert answer.body == COMPLETION
+    assert running.upstream.requests[0].body == CHAT_BODY
+    assert await used(running, answer) == (3, 2, "engine")
+
+
+async def test_an_engine_that_says_nothing_is_estimated(proxy: Launch) -> None:
+    """Three characters in three events are three tokens."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    running.upstream.reply = streaming(*by_event(usages.VLLM_CHAT_UNASKED))
+    answer = await running.chat(STREAM_BODY)
+    assert answer.body == usages.VLLM_CHAT_UNASKED
+    prompt, completion, source = await used(running, answer)
+    assert (completion, source) == (3, "estimate")
+    assert 0 < prompt < 100
+
+
+async def test_an_engine_that_boasts_is_not_believed(proxy: Launch) -> None:
+    """A trillion tokens would lock its clients out."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    boast = usages.event(usages.usage_chunk(10**12, 10**12))
+    running.upstream.reply = streaming(usages.event(usages.WORDS[0]), boast)
+    for _ in range(3):
+        answer = await running.chat(STREAM_BODY)
+        assert answer.status == 200
+        assert (await used(running, answer))[1:] == (1, "estimate")
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+async def test_a_refusal_costs_nothing(proxy: Launch, status: int) -> None:
+    """And says what it says, also where the body was not the client's own."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    refusal = b'{"error":{"message":"no"},"usage":{"prompt_tokens":5,"completion_tokens":5}}'
+    running.upstream.reply = [response(refusal, status)]
+    answer = await running.chat(STREAM_BODY)
+    assert (answer.status, answer.body) == (status, refusal)
+    line = await running.log.of(answer)
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (0, 0)
+
+
+async def test_what_was_held_back_arrives_before_a_stream_breaks_off(proxy: Launch) -> None:
+    """The end of the choice, for which nothing came any more; and what came is what is charged."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    word, last = usages.event(usages.WORDS[0]), usages.event(usages.LAST)
+    running.upstream.reply = streaming(word, last, end=End.FIN)
+    client = await running.connect()
+    await client.send(STREAM)
+    await client.read_head()
+    assert await client.read_chunk() == word
+    assert await client.read_chunk() == last
+    with pytest.raises(BrokenOff):
+        await client.read_chunk()
+    line = await running.log.nth(0)
+    assert (line["completion_tokens"], line["usage"]) == (2, "estimate")
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply", "completion"),
+    [
+        pytest.param(
+            STREAM,
+            [SSE_HEAD, *[chunk(usages.event(usages.WORDS[0]))] * 5, End.SILENCE],
+            5,
+            id="a stream: what was sent",
+        ),
+        pytest.param(STREAM, [End.SILENCE], 0, id="a stream of which nothing had come"),
+        pytest.param(
+            PLAIN, [End.SILENCE], 16, id="an answer in one piece: all that it may have become"
+        ),
+        pytest.param(
+            PLAIN,
+            [response(COMPLETION[:-9], content_length=len(COMPLETION)), End.SILENCE],
+            16,
+            id="an answer in one piece, in the middle of it",
+        ),
+    ],
+)
+async def test_who_leaves_is_charged(
+    proxy: Launch, request_: bytes, reply: Script, completion: int
+) -> None:
+    """Never nothing: the engine was at work."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    running.upstream.reply = reply
+    client = await running.connect()
+    await client.send(request_)
+    await running.upstream.request(0)
+    if SSE_HEAD in reply:
+        await client.read_head()
+        for _ in range(5):
+            await client.read_chunk()
+    elif reply != [End.SILENCE]:
+        await client.read_head()
+        await client.read_available()
+    client.close()
+    line = await running.log.nth(0)
+    assert line["outcome"] == "client_disconnected"
+    assert line["prompt_tokens"] > 0
+    assert (line["completion_tokens"], line["usage"]) == (completion, "estimate")
+
+
+async def test_an_upstream_that_is_not_there_costs_nothing(proxy: Launch) -> None:
+    """Nothing was asked of it."""
+    running = await proxy(
+        key_tokens_per_minute=LIMIT, upstream_url=f"http://127.0.0.1:{free_port()}"
+    )
+    answer = await running.chat()
+    assert answer.status == 503
+    line = await running.log.of(answer)
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (0, 0)
+
+
+async def test_the_end_of_a_choice_waits_for_no_more_than_the_next_event(proxy: Launch) -> None:
+    """Every other event arrives before the next is sent."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    word, last = usages.event(usages.WORDS[0]), usages.event(usages.LAST)
+    gates = [asyncio.Event(), asyncio.Event()]
+    running.upstream.reply = [
+        SSE_HEAD, chunk(word), gates[0], chunk(last), chunk(usages.event(usages.usage_chunk(1, 2))),
+        gates[1], chunk(b"data: [DONE]\n\n"), LAST_CHUNK,
+    ]  # fmt: skip
+    client = await running.connect()
+    await client.send(STREAM)
+    await client.read_head()
+    assert await client.read_chunk() == word
+    gates[0].set()
+    assert await client.read_chunk() == last
+    gates[1].set()
+    assert await client.read_chunk() == b"data: [DONE]\n\n"
+    assert await client.read_chunk() == b""
