@@ -12,11 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from starlette.types import Scope
 
-UNIX = "unix"
-"""Who connects by a Unix socket, as a peer and as a word of ``PROXY_TRUSTED_PROXIES``."""
-
-UNKNOWN = "unknown"
-"""Who had left before his address could be asked for."""
+# Who has no address: by a Unix socket, and who had left before he could be asked for it.
+_UNIX = "unix"
+_UNKNOWN = "unknown"
 
 # The only header that every hop adds to. Any other one is set by one proxy, whole.
 _LIST = b"x-forwarded-for"
@@ -40,48 +38,51 @@ class ClientAddress:
     """Says where the client of a scope is.
 
     Args:
-        trusted: Addresses and networks of proxies, or ``unix`` for all who connect by a Unix socket.
+        trusted: Addresses and networks of proxies. Who has no address is never one of them.
         header: The one field in which they say it, or None. ``X-Forwarded-For`` is a list to which
             every hop appends its peer; any other one holds one address.
     """
 
     def __init__(self, trusted: Sequence[str] = (), header: str | None = None) -> None:
         self._header = header.lower().encode() if header is not None and trusted else None
-        self._trusts_unix = UNIX in trusted
-        self._networks = _by_length(ipaddress.ip_network(each) for each in trusted if each != UNIX)
+        self._networks = _by_length(map(ipaddress.ip_network, trusted))
 
     def __call__(self, scope: Scope) -> str:
         """The address in canonical form, ``unix`` or ``unknown``."""
         client = scope["client"]
         peer: str = client[0] if client else _nameless(scope)
         if self._header is None:
-            return _text(_packed(peer), peer) if ":" in peer else peer
+            return _canonical(peer) if ":" in peer else peer
         packed = _packed(peer)
-        trusted = self._trusts_unix and peer == UNIX if packed is None else self._trusts(packed)
-        values = [value for name, value in scope["headers"] if name == self._header]
-        if not trusted or not values:
-            return _text(packed, peer)
-        if self._header == _LIST:
-            return self._origin(values, packed, peer)
-        # Set by the proxy, it occurs once. Twice, one of the two is somebody else's.
-        said = _written(values[0]) if len(values) == 1 else None
-        return _text(said or packed, peer)
+        if packed is None:
+            return peer
+        if self._trusts(packed):
+            values = [value for name, value in scope["headers"] if name == self._header]
+            packed = self._origin(values) or packed
+        return _text(packed)
 
-    def _origin(self, values: list[bytes], packed: bytes | None, peer: str) -> str:
+    def _origin(self, values: list[bytes]) -> bytes | None:
+        """Whom the header names; None if nobody."""
+        if self._header == _LIST:
+            return self._last_known(values)
+        # Set by the proxy, it occurs once. Twice, one of the two is somebody else's.
+        return _written(values[0]) if len(values) == 1 else None
+
+    def _last_known(self, values: list[bytes]) -> bytes | None:
         """The right-most hop that is not trusted; it was named by one that is.
 
         What is left of it may be made up. A hop that is no address ends the way too, at whoever
         named it; and if all are trusted, the left-most is the client.
         """
-        hops = b",".join(values).rsplit(b",", _MAX_HOPS)
-        for hop in reversed(hops):
+        known = None
+        for hop in reversed(b",".join(values).rsplit(b",", _MAX_HOPS)):
             address = _written(hop)
             if address is None:
                 break
-            packed = address
+            known = address
             if not self._trusts(address):
                 break
-        return _text(packed, peer)
+        return known
 
     def _trusts(self, packed: bytes) -> bool:
         number = int.from_bytes(packed)
@@ -102,11 +103,11 @@ def subscriber(address: str) -> str:
 def _nameless(scope: Scope) -> str:
     """Which of those without an address this is.
 
-    A TCP client that resets its connection at once has none either, and may have sent a request:
-    trusted as ``unix`` it could be anybody. But the server's own side is a port then.
+    A TCP client that resets its connection at once may have sent a request before. The server's own
+    side is a port then.
     """
     server = scope.get("server")
-    return UNKNOWN if server is not None and server[1] is not None else UNIX
+    return _UNKNOWN if server is not None and server[1] is not None else _UNIX
 
 
 def _packed(text: str) -> bytes | None:
@@ -130,9 +131,12 @@ def _written(value: bytes) -> bytes | None:
     return _packed(value.decode("latin-1").strip(" \t"))
 
 
-def _text(packed: bytes | None, otherwise: str) -> str:
-    if packed is None:
-        return otherwise
+def _canonical(peer: str) -> str:
+    packed = _packed(peer)
+    return peer if packed is None else _text(packed)
+
+
+def _text(packed: bytes) -> str:
     family = socket.AF_INET if len(packed) == _IPV4_BYTES else socket.AF_INET6
     return socket.inet_ntop(family, packed)
 

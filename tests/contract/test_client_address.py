@@ -1,13 +1,18 @@
 """Where a client is, through the real server: what the log says, and for whom an account is."""
 
+import asyncio
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.middleware.clients import ClientAddress
+from proxy.server.protocol import ProtocolLimits
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
+from tests.harness.served import Echo, serving
 
 TUNNEL: dict[str, Any] = {"trusted_proxies": "127.0.0.1", "client_ip_header": "CF-Connecting-IP"}
 LIST: dict[str, Any] = {
@@ -81,13 +86,13 @@ async def test_ten_thousand_hops_are_served_like_one(proxy: Launch) -> None:
     assert (await front.log.of(answer))["client"] == "192.0.2.7"
 
 
-@pytest.mark.parametrize("settings", [{}, {"trusted_proxies": "unix, 127.0.0.1"}])
+@pytest.mark.parametrize("settings", [{}, {"trusted_proxies": "127.0.0.1"}])
 async def test_who_resets_the_connection_is_not_believed(
     proxy: Launch, settings: dict[str, Any]
 ) -> None:
     """His address cannot be asked for any more; his request arrives all the same.
 
-    uvicorn has no address for him, as for a client by a Unix socket: he must not pass for one.
+    uvicorn has no address for him, as for a client by a Unix socket.
     """
     front = await proxy(client_ip_header="CF-Connecting-IP" if settings else None, **settings)
     # Without giving the loop a chance to accept it in between.
@@ -98,3 +103,19 @@ async def test_who_resets_the_connection_is_not_believed(
     line = await front.log.nth(0)
     assert (line["client"], line["outcome"]) == ("unknown", "client_disconnected")
     assert "192.0.2.66" not in front.log.text
+
+
+async def test_who_comes_by_a_unix_socket_is_told_apart(tmp_path: Path) -> None:
+    """By what our own server says of its own side; he is believed no more."""
+    echo, path = Echo(), str(tmp_path / "s")
+    async with serving(echo, 120, ProtocolLimits()) as served:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_unix_server(served.connection, path)
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(request_bytes("GET", "/", {"CF-Connecting-IP": "192.0.2.7"}))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        server.close()
+    (scope,) = echo.scopes
+    for address in (ClientAddress(), ClientAddress(("0.0.0.0/0", "::/0"), "CF-Connecting-IP")):
+        assert address(dict(scope)) == "unix"
