@@ -116,7 +116,6 @@ class _Session:
         self._connection = connection
         self._waiting: deque[asyncio.Future[bytes]] = deque()
         self._unsent: list[Command] = []
-        self._reason = ""
         self.ended = False
         self._loop = asyncio.get_running_loop()
         self._writer: asyncio.Task[None] | None = None
@@ -165,9 +164,6 @@ class _Session:
         finally:
             with contextlib.suppress(*_BROKEN):
                 await self._connection.disconnect(nowait=True)
-            for answer in self._waiting:
-                if not answer.done():
-                    answer.set_exception(LinkError(self._reason))
 
     async def _next(self) -> None:
         """One answer, to whoever is next."""
@@ -202,8 +198,11 @@ class _Session:
     def _end(self, reason: str) -> None:
         if not self.ended:
             self.ended = True
-            self._reason = reason
-            self._reader.cancel()
+            for answer in self._waiting:
+                if not answer.done():
+                    answer.set_exception(LinkError(reason))
+            if asyncio.current_task() is not self._reader:
+                self._reader.cancel()
 
 
 def _told(exc: BaseException) -> str:

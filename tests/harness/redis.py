@@ -26,6 +26,14 @@ def program() -> str:
     return found
 
 
+def free_port() -> int:
+    """A port of the loopback that nobody has: the server can be told one, and not none."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
 class Server:
     """A server that keeps nothing: after a restart it is empty.
 
@@ -42,9 +50,7 @@ class Server:
         self._folder = folder
         self._options = options
         self._socket = folder / "redis.sock"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"unix://{self._socket}"
         self.tcp_url = f"redis://127.0.0.1:{self.port}"
         self._process: asyncio.subprocess.Process | None = None

@@ -1,0 +1,337 @@
+"""One contract for both books, in memory and in Redis: the same figures, to the tick."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.admission.guarded import charged
+from proxy.admission.ledger import Ask, Charge, Cost, Decision
+from proxy.admission.link import Link, connector
+from proxy.admission.memory import MemoryBooks
+from proxy.admission.shared import SharedBooks
+from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
+from tests.harness.redis import Server
+
+START = 20_000 * 86_400.0
+"""A turn of minutes and of days."""
+
+_names = itertools.count()
+
+
+@dataclass
+class Clock:
+    """A clock that the test moves."""
+
+    now: float = START
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+class Books(Protocol):
+    """Both of them."""
+
+    async def take(self, account: str, ask: Ask, lease: str) -> Decision:
+        """Charges all or nothing."""
+        ...
+
+    async def settle(self, charge: Charge, used: int) -> None:
+        """Corrects a charge."""
+        ...
+
+
+class InMemory:
+    """Those in memory, which nobody waits for."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._books = MemoryBooks(clock)
+
+    async def take(self, account: str, ask: Ask, lease: str) -> Decision:
+        """At once."""
+        return self._books.take(account, ask)
+
+    async def settle(self, charge: Charge, used: int) -> None:
+        """At once."""
+        self._books.settle(charge, used)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """What time it is for both."""
+    return Clock()
+
+
+@pytest.fixture
+def account() -> str:
+    """One that no other test has."""
+    return f"k{next(_names)}"
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def books(
+    request: pytest.FixtureRequest, server: Server, clock: Clock
+) -> AsyncIterator[Books]:
+    """Either of them."""
+    if request.param == "memory":
+        yield InMemory(clock)
+    else:
+        shared = SharedBooks(Link(connector(server.url), 5.0), clock=clock)
+        yield shared
+        await shared.aclose()
+
+
+@pytest.fixture
+async def in_redis(server: Server, clock: Clock) -> AsyncIterator[SharedBooks]:
+    """Those in Redis."""
+    shared = SharedBooks(Link(connector(server.url), 5.0), clock=clock)
+    yield shared
+    await shared.aclose()
+
+
+def ask_for(*costs: tuple[Meter, int, int], concurrency: int | None = None) -> Ask:
+    """All that is asked."""
+    return Ask(tuple(Cost(*cost) for cost in costs), concurrency)
+
+
+WINDOWS = [
+    pytest.param(REQUESTS, 60.0, id="requests a minute"),
+    pytest.param(TOKENS, 60.0, id="tokens a minute"),
+    pytest.param(DAILY_TOKENS, 86_400.0, id="tokens a day"),
+]
+
+
+@pytest.mark.parametrize(("meter", "window"), WINDOWS)
+async def test_a_limit(
+    books: Books, clock: Clock, account: str, meter: Meter, window: float
+) -> None:
+    """As much as it is passes, no more, and more after the turn of the window, to the tick."""
+    ten, one = ask_for((meter, 10, 10)), ask_for((meter, 10, 1))
+    granted = await books.take(account, ten, "")
+    assert granted.refused_by is None
+    assert granted.readings[0][1:] == (0, 2 * window * 10)
+    refused = await books.take(account, one, "")
+    assert (refused.refused_by, refused.wait) == (0, window * 10 + 1)
+    clock.now += window
+    assert (await books.take(account, one, "")).wait == 1
+    clock.now += 0.1
+    assert (await books.take(account, one, "")).refused_by is None
+    assert (await books.take(account, one, "")).refused_by == 0
+
+
+async def test_all_or_nothing(books: Books, account: str) -> None:
+    """The second limit refuses, and the first has not been charged; the longest wait is told."""
+    both = ask_for((TOKENS, 100, 60), (DAILY_TOKENS, 100, 60), concurrency=1)
+    assert (await books.take(account, both, "a")).refused_by is None
+    refused = await books.take(account, both, "b")
+    assert refused.refused_by == 1
+    assert [reading.remaining for reading in refused.readings] == [40, 40]
+    larger = ask_for((TOKENS, 1000, 60), (DAILY_TOKENS, 1000, 60), concurrency=1)
+    assert (await books.take(account, larger, "c")).refused_by == 2
+    larger = ask_for((TOKENS, 1000, 60), (DAILY_TOKENS, 1000, 60), concurrency=2)
+    granted = await books.take(account, larger, "d")
+    assert granted.refused_by is None
+    assert [reading.remaining for reading in granted.readings] == [880, 880]
+
+
+async def test_concurrency(books: Books, account: str) -> None:
+    """Two run, the third waits for one of them to end."""
+    ask = ask_for(concurrency=2)
+    first = charged(account, ask, await books.take(account, ask, "a"), "a")
+    assert (await books.take(account, ask, "b")).refused_by is None
+    assert (await books.take(account, ask, "c"))[:2] == (0, 10)
+    await books.settle(first, 0)
+    assert (await books.take(account, ask, "d")).refused_by is None
+    assert (await books.take(account, ask, "e")).refused_by == 0
+
+
+@pytest.mark.parametrize(
+    ("later", "used", "remaining"),
+    [
+        pytest.param(0.0, 10, 90, id="less than reserved"),
+        pytest.param(0.0, 100, 0, id="as much as reserved"),
+        pytest.param(0.0, 250, 0, id="more than the limit"),
+        pytest.param(60.0, 10, 90, id="less, given back to the window before"),
+        pytest.param(60.0, 130, 0, id="more, in the next window"),
+        pytest.param(150.0, 10, 100, id="less, long after"),
+        pytest.param(150.0, 130, 70, id="more, long after"),
+    ],
+)
+async def test_settling(
+    books: Books, clock: Clock, account: str, *, later: float, used: int, remaining: int
+) -> None:
+    """What is left of a limit of a hundred once all of it was reserved and some of it used."""
+    ask = ask_for((TOKENS, 100, 100))
+    charge = charged(account, ask, await books.take(account, ask, ""), "")
+    clock.now += later
+    await books.settle(charge, used)
+    assert (await books.take(account, ask_for((TOKENS, 100, 0)), "")).readings[0][1] == remaining
+
+
+async def test_a_clock_that_is_put_back(books: Books, clock: Clock, account: str) -> None:
+    """A second back over a turn gives nobody a new window; a year back locks nobody out."""
+    ask = ask_for((TOKENS, 100, 100))
+    assert (await books.take(account, ask, "")).refused_by is None
+    clock.now -= 1
+    assert (await books.take(account, ask, "")).refused_by == 0
+    clock.now -= 365 * 86_400
+    assert (await books.take(account, ask, "")).refused_by is None
+
+
+class _Both:
+    """Does the same to both and compares all that they say."""
+
+    def __init__(self, shared: SharedBooks, clock: Clock) -> None:
+        self.clock = clock
+        self.books: tuple[Books, Books] = (InMemory(clock), shared)
+        self.open: list[tuple[Charge, Charge]] = []
+        self.names = itertools.count()
+        self.prefix = next(_names)
+
+    async def take(self, which: int, ask: Ask) -> None:
+        """Charges all or nothing."""
+        account = f"b{self.prefix}-{which}"
+        lease = f"l{next(self.names)}" if ask.concurrency is not None else ""
+        here, there = [await books.take(account, ask, lease) for books in self.books]
+        assert here == there
+        if here.refused_by is None:
+            charges = [charged(account, ask, decision, lease) for decision in (here, there)]
+            self.open.append((charges[0], charges[1]))
+
+    async def settle(self, which: int, used: int) -> None:
+        """Corrects one of the charges."""
+        if self.open:
+            charges = self.open.pop(which % len(self.open))
+            for books, charge in zip(self.books, charges, strict=True):
+                await books.settle(charge, used)
+
+    async def wait(self, seconds: float) -> None:
+        """Time goes. Leases end after 30 s, which those in memory never do: all end before."""
+        while self.open and any(charge.lease for charge, _ in self.open):
+            await self.settle(0, 1)
+        self.clock.now += seconds
+
+
+_limits = st.sampled_from([1, 2, 7, 60, 1_000, 10**6, 10**10])
+
+
+@st.composite
+def _asks(draw: st.DrawFn) -> Ask:
+    costs = []
+    for meter in draw(st.sets(st.sampled_from([REQUESTS, TOKENS, DAILY_TOKENS]))):
+        limit = draw(_limits)
+        costs.append(Cost(meter, limit, draw(st.integers(0, limit))))
+    return Ask(tuple(costs), draw(st.sampled_from([None, 1, 3])))
+
+
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(0, 1), _asks()),
+        st.tuples(st.just("settle"), st.integers(0, 9), st.integers(0, 10**10)),
+        st.tuples(
+            st.just("wait"), st.sampled_from([0.1, 1.7, 31.0, 60.0, 61.3, 3_600.0, 86_400.0, 2e5])
+        ),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(steps=_steps)
+def test_both_say_the_same(server: Server, steps: list[tuple[Any, ...]]) -> None:
+    """Whatever is asked, settled and waited for, in whatever order: the same words of both."""
+
+    async def play() -> None:
+        clock = Clock()
+        shared = SharedBooks(Link(connector(server.url), 5.0), clock=clock)
+        both = _Both(shared, clock)
+        for verb, *rest in steps:
+            await getattr(both, verb)(*rest)
+        await shared.aclose()
+
+    asyncio.run(play())
+
+
+async def test_a_lease_ends_by_itself(in_redis: SharedBooks, clock: Clock, account: str) -> None:
+    """A request of a proxy that was killed runs for 30 s more, unless it is renewed."""
+    ask = ask_for(concurrency=1)
+    await in_redis.take(account, ask, "a")
+    clock.now += 29.9
+    assert (await in_redis.take(account, ask, "b")).refused_by == 0
+    await in_redis.renew(account, ["a"])
+    clock.now += 29.9
+    assert (await in_redis.take(account, ask, "b")).refused_by == 0
+    clock.now += 0.1
+    assert (await in_redis.take(account, ask, "b")).refused_by is None
+
+
+async def test_by_the_servers_own_time(server: Server, account: str) -> None:
+    """Without a clock of a test's the server's time counts, for all proxies alike."""
+    one, other = (SharedBooks(Link(connector(server.url), 5.0)) for _ in range(2))
+    ask = ask_for((DAILY_TOKENS, 100, 60))
+    first = await one.take(account, ask, "")
+    second = await other.take(account, ask, "")
+    assert (first.refused_by, second.refused_by) == (None, 0)
+    assert first.readings[0].window == second.readings[0].window
+    async with server.client() as client:
+        seconds, _ = await client.time()
+        assert first.readings[0].window in (seconds // 86_400, (seconds - 5) // 86_400)
+    await one.aclose()
+    await other.aclose()
+
+
+async def test_redis_holds_counters_under_names_that_expire(
+    in_redis: SharedBooks, server: Server, account: str
+) -> None:
+    """Nothing but numbers, nothing for ever, and nothing of what is back at zero."""
+    ask = ask_for((REQUESTS, 9, 1), (TOKENS, 9, 1), (DAILY_TOKENS, 9, 1), concurrency=1)
+    charge = charged(account, ask, await in_redis.take(account, ask, "x"), "x")
+    async with server.client() as client:
+        names = {f"bulwark:{{{account}}}:{name}" for name in ("leases", *_fields(ask))}
+        found = set(await client.keys(f"*{account}}}*"))
+        assert found == names
+        for name, seconds in (
+            ("requests_per_minute", 120),
+            ("tokens_per_minute", 120),
+            ("tokens_per_day", 172_800),
+            ("leases", 30),
+        ):
+            left = await client.ttl(f"bulwark:{{{account}}}:{name}")
+            assert seconds - 10 < left <= seconds
+        counter = await client.get(f"bulwark:{{{account}}}:tokens_per_day")
+        assert counter == f"{int(START) // 86_400} 1 0"
+        await in_redis.settle(charge, 0)
+        assert await client.keys(f"*{account}}}*") == []
+
+
+def _fields(ask: Ask) -> list[str]:
+    return [cost.meter.name for cost in ask.costs]
+
+
+async def test_a_script_that_redis_has_forgotten(
+    in_redis: SharedBooks, server: Server, account: str
+) -> None:
+    """After a flush, a failover or a restart it is told again."""
+    ask = ask_for((TOKENS, 3, 1))
+    async with server.client() as client:
+        for remaining in (2, 1, 0):
+            await client.script_flush()
+            assert (await in_redis.take(account, ask, "")).readings[0].remaining == remaining
+
+
+async def test_many_at_once_get_exactly_the_limit(server: Server, account: str) -> None:
+    """Two proxies, two hundred requests in one moment, a limit of fifty: fifty."""
+    two = [SharedBooks(Link(connector(server.url), 5.0)) for _ in range(2)]
+    ask = ask_for((REQUESTS, 50, 1))
+    decisions = await asyncio.gather(
+        *(two[number % 2].take(account, ask, "") for number in range(200))
+    )
+    assert sum(decision.refused_by is None for decision in decisions) == 50
+    for books in two:
+        await books.aclose()
