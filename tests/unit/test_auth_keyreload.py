@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.auth import keyfile
+from proxy.auth import keyfile, reload
 from proxy.auth.keys import KeyRecord, KeyStore, digest, environment_records
 from proxy.auth.reload import NOT_RELOADED, RELOADED, KeyFileWatch
 from proxy.errors import InvalidApiKey
@@ -333,6 +333,19 @@ async def test_a_request_reads_at_once_and_is_answered(watched: Watched) -> None
     assert events == [RELOADED, RELOADED, NOT_RELOADED, NOT_RELOADED]
     await watched.look()
     assert len(watched.events) == 4
+
+
+async def test_a_clock_that_stands_still_between_two_changes(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read at once, at a request, a file may change again and look the same."""
+    await watched.look()
+    monkeypatch.setattr(reload, "_look", lambda path: "the same tick")
+    in_place(watched.path, text_of(BOB))
+    await watched.look(1, asked=True)
+    in_place(watched.path, text_of("carolcar"))
+    await watched.look()
+    assert watched.admits("carolcar")
 
 
 async def test_it_runs_until_it_is_cancelled(watched: Watched) -> None:

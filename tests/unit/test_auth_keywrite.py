@@ -197,6 +197,28 @@ def test_a_disk_that_is_full_leaves_the_old_file(
     assert names(tmp_path) == ["keys.toml"]
 
 
+def test_a_power_cut_finds_the_old_file_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content is on the disk before the name is, and the name before anybody is told."""
+    path, calls = write(tmp_path), []
+    fsync, rename = os.fsync, os.rename
+
+    def note_fsync(descriptor: int) -> None:
+        calls.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def note_rename(old: Path, new: Path) -> None:
+        assert old.read_text() == GOOD + "# more\n"
+        calls.append("name")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    keywrite.update(path, add_comment)
+    assert calls == ["file", "name", "folder"]
+
+
 def test_who_waits_too_long_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that hangs is named as the reason."""
     path = write(tmp_path)
