@@ -219,6 +219,29 @@ async def test_addresses_that_anybody_may_write(proxy: Launch) -> None:
     )
 
 
+@pytest.mark.case("HD-08")
+async def test_two_clients_through_the_tunnel(proxy: Launch) -> None:
+    """Told apart by the hop that the tunnel named, the last one that is not a tunnel's own.
+
+    One of them makes a new address up for each wrong key, and is told to stop all the same.
+    """
+    front = await proxy(trusted_proxies="127.0.0.1,10.0.0.9", client_ip_header="X-Forwarded-For")
+
+    async def guess(hops: str) -> tuple[int, str]:
+        answer = await front.chat(CHAT_BODY, Authorization="Bearer x", X_Forwarded_For=hops)
+        return answer.status, (await front.log.of(answer))["client"]
+
+    for number in range(10):
+        assert await guess(f"198.51.100.{number}, 203.0.113.1") == (403, "203.0.113.1")
+    assert await guess("198.51.100.77, 203.0.113.1") == (429, "203.0.113.1")
+    assert await guess("203.0.113.2, 10.0.0.9") == (403, "203.0.113.2")
+    right = await front.chat(CHAT_BODY, X_Forwarded_For="203.0.113.1")
+    assert right.status == 200
+    assert b"203.0.113" not in b"".join(
+        bytes(connection.received) for connection in front.upstream.connections
+    )
+
+
 @pytest.mark.case("HD-10")
 async def test_fields_that_the_client_never_sent(proxy: Launch) -> None:
     """No encoding is asked for, no name and no taste invented; the answer is not compressed."""
