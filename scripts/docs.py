@@ -86,7 +86,7 @@ LOG_FIELDS: Mapping[str, str] = {
     "level": "`debug`, `info`, `warning` or `error`.",
     "event": "`request`.",
     "request_id": "As in `X-Request-Id`, at the client and at the upstream.",
-    "client": "The client's address: who connected, or whom `PROXY_CLIENT_IP_HEADER` names; or `unix`.",
+    "client": "The client's address: who connected, or whom `PROXY_CLIENT_IP_HEADER` names; `unknown` if it had left before it could be asked for.",
     "key_id": "Public id of the key, `env-1`, … or `anonymous`; null where nobody was let in.",
     "method": "The method, or `other`.",
     "endpoint": "As in `PROXY_ENDPOINTS`, `healthz` or `admin`; null for any other path.",

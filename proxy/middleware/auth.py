@@ -53,6 +53,8 @@ class AuthLayer:
                 "Too many API keys that are not valid came from your address. A valid one works at "
                 f"any time; try another one in {seconds} s.",
                 retry_after_seconds=seconds,
+                # The SDKs obey it: the same wrong key would only be wrong again.
+                headers=[(b"x-should-retry", b"false")],
             )
         self._guessing.failed(address)
 

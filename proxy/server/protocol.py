@@ -36,7 +36,7 @@ ABORT = "bulwark.abort"
 """The scope extension whose ``abort()`` breaks a response off: nobody can take it for complete."""
 
 OnRefusal = Callable[[Refusal, str, str], None]
-"""Called with every refusal said here, the client's address (``unix`` where there is none) and the
+"""Called with every refusal said here, the client's address (``unknown`` where there is none) and the
 request id that it was told."""
 
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
@@ -374,7 +374,7 @@ class BulwarkProtocol(HttpToolsProtocol):
         """Says an error where no answer is pending, and ends the connection."""
         self._disarm_head_timer()
         request_id = secrets.token_hex(16)
-        client = self.client[0] if self.client is not None else "unix"
+        client = self.client[0] if self.client is not None else "unknown"
         self._on_refusal(refusal, client, request_id)
         self.transport.write(answers.render(refusal, request_id, self.server_state.default_headers))
         self._begin_linger()

@@ -47,6 +47,7 @@ async def test_the_eleventh_wrong_key_is_told_to_stop(proxy: Launch) -> None:
     refused = await ask(front, **WRONG)
     await front.assert_refused(refused, 429, "too_many_failures")
     assert refused.header(b"retry-after") == b"50"
+    assert refused.header(b"x-should-retry") == b"false"
     error = refused.json()["error"]
     assert error["type"] == "rate_limit_error"
     assert "50 s" in error["message"]
