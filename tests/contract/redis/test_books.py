@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -16,7 +18,7 @@ from proxy.admission.link import Link, connector
 from proxy.admission.memory import MemoryBooks
 from proxy.admission.shared import SharedBooks
 from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
-from tests.harness.redis import Server
+from tests.harness.redis import Server, serving
 
 START = 20_000 * 86_400.0
 """A turn of minutes and of days."""
@@ -335,3 +337,21 @@ async def test_many_at_once_get_exactly_the_limit(server: Server, account: str) 
     assert sum(decision.refused_by is None for decision in decisions) == 50
     for books in two:
         await books.aclose()
+
+
+async def test_a_cluster_keeps_an_account_in_one_place(clock: Clock, account: str) -> None:
+    """All keys of a script are in one slot, or a cluster would not run it."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(Path(folder), "--cluster-enabled", "yes") as cluster:
+            link = Link(connector(cluster.url), 5.0)
+            await link.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            async with asyncio.timeout(10):
+                while b"cluster_state:ok" not in await link.ask("CLUSTER", "INFO"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            books = SharedBooks(link, clock=clock)
+            ask = ask_for((REQUESTS, 9, 1), (TOKENS, 9, 1), (DAILY_TOKENS, 9, 1), concurrency=1)
+            charge = charged(account, ask, await books.take(account, ask, "x"), "x")
+            await books.renew(account, ["x"])
+            await books.settle(charge, 0)
+            await books.probe()
+            await books.aclose()

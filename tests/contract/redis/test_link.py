@@ -5,7 +5,7 @@ import contextlib
 import random
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -15,6 +15,7 @@ from proxy.admission.link import BUDGET_SECONDS, AnsweredError, Link, LinkError,
 from tests.harness import redis as servers
 from tests.harness.forwarding import until
 from tests.harness.redis import Server
+from tests.harness.turns import after
 
 PASSWORD = "p@ss:/word"
 TLS = Path(__file__).parents[2] / "harness" / "tls"
@@ -37,14 +38,6 @@ async def quick(own_server: Server) -> AsyncIterator[Link]:
 def opened(url: str, budget_seconds: float = 5.0) -> contextlib.AbstractAsyncContextManager[Link]:
     """One for a block, by default with a budget that a busy machine does not exceed."""
     return contextlib.aclosing(Link(connector(url), budget_seconds))
-
-
-def after(turns: int, call: Callable[[], object]) -> None:
-    """Calls it so many turns of the loop later."""
-    if turns:
-        asyncio.get_running_loop().call_soon(after, turns - 1, call)
-    else:
-        call()
 
 
 async def say(link: Link, word: str) -> str:
