@@ -205,7 +205,7 @@ class FairQueue(Generic[T]):
             limit_tokens: What there is of it when nobody holds any.
             now: The time.
         """
-        self._let_claim(now)
+        self.let_claim(now)
         entry = self._claim(limit_tokens)
         if entry is None:
             entry = self._in_turn(free_tokens, now)
@@ -214,6 +214,14 @@ class FairQueue(Generic[T]):
         if entry is not None:
             self._serve(entry)
         return entry
+
+    def let_claim(self, now: float) -> None:
+        """Gives a claim to whoever has been passed over for long enough; ``next`` does so too."""
+        while (due := self.next_claim) is not None and due <= now:
+            entry, _ = self._passed_over.popitem(last=False)
+            entry.claims = True
+            self._claims[entry] = None
+            self._line_up(entry.account)
 
     def done(self, entry: Entry[T]) -> None:
         """A request gives back what it held."""
@@ -244,13 +252,6 @@ class FairQueue(Generic[T]):
         if head is not None and head.passed_over is None:
             head.passed_over = now
             self._passed_over[head] = None
-
-    def _let_claim(self, now: float) -> None:
-        while (due := self.next_claim) is not None and due <= now:
-            entry, _ = self._passed_over.popitem(last=False)
-            entry.claims = True
-            self._claims[entry] = None
-            self._line_up(entry.account)
 
     def _claim(self, limit_tokens: int) -> Entry[T] | None:
         """Whose claim is to be met first, if anybody has one that counts.

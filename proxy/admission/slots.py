@@ -71,7 +71,7 @@ class Slots:
 
     def hold(
         self,
-        account: str = "",
+        account: str,
         tokens: int = 0,
         *,
         at_least: int | None = None,
@@ -230,6 +230,8 @@ class Slots:
             if now - oldest.since < self._queue_timeout_seconds:
                 break
             self._refuse(oldest, self._too_long())
+        # Also while no slot is free: what is due would be due again, and again.
+        queue.let_claim(now)
         self._serve(now)
         if (oldest := queue.oldest) is not None:
             self._watch(oldest.since + self._queue_timeout_seconds)

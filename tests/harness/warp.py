@@ -16,12 +16,14 @@ class _Selector(selectors.SelectSelector):
     """Instead of sleeping, says how long it would have slept."""
 
     slept_seconds = 0.0
+    sleeps = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """What is ready now; a wait without an end would be one for nothing."""
         if timeout is None:
             raise RuntimeError("Everybody waits, and nothing will ever happen.")
         self.slept_seconds += timeout
+        self.sleeps += timeout > 0
         return super().select(0)
 
 
@@ -35,6 +37,18 @@ class WarpLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """What would have passed."""
         return 1000.0 + self._sleeper.slept_seconds
+
+    @property
+    def sleeps(self) -> int:
+        """How often nobody had anything to do: a timer that goes on and on shows here."""
+        return self._sleeper.sleeps
+
+
+def sleeps() -> int:
+    """``sleeps`` of the running loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, WarpLoop)
+    return loop.sleeps
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -68,7 +68,7 @@ def test_a_free_slot_is_given_at_once() -> None:
 
     async def play() -> None:
         slots = make(max_inflight=2)
-        async with slots.hold() as first, slots.hold() as second:
+        async with slots.hold("a") as first, slots.hold("a") as second:
             assert (first, second, slots.in_flight, slots.queued) == (0.0, 0.0, 2, 0)
         assert slots.in_flight == 0
 
@@ -245,7 +245,7 @@ def test_a_turn_that_comes_with_the_cancellation_is_passed_on() -> None:
 
     async def play() -> None:
         slots = make()
-        async with slots.hold():
+        async with slots.hold("a"):
             second, third = Holder(slots), Holder(slots)
             await settle()
         second.task.cancel()  # its turn has come, and it has not run since
@@ -263,7 +263,7 @@ def test_a_turn_is_not_given_to_who_was_called_off_a_moment_ago() -> None:
 
     async def play() -> None:
         slots = make()
-        async with slots.hold():
+        async with slots.hold("a"):
             second, third = Holder(slots), Holder(slots)
             await settle()
             second.task.cancel()
@@ -310,7 +310,7 @@ def test_when_to_come_again(done: int, waiting: int, seconds: int) -> None:
     async def play() -> None:
         slots = make(queue_size=waiting)
         for _ in range(done):
-            async with slots.hold():
+            async with slots.hold("a"):
                 await asyncio.sleep(2)
         holders = [Holder(slots) for _ in range(waiting + 1)]
         await asyncio.sleep(2)

@@ -137,6 +137,25 @@ def test_a_large_one_gets_in_between_small_ones_for_ever() -> None:
     warp.run(play())
 
 
+def test_a_claim_that_no_slot_is_free_for() -> None:
+    """It is noted when it is due, once, and not looked for a thousand times a second."""
+
+    async def play() -> None:
+        async with opened(House(max_inflight=2)) as house:
+            await house.come("z1", tokens=300)
+            await house.come("b1", tokens=800)
+            await house.come("s1", tokens=100)
+            assert house.inside == ["z1", "s1"]
+            before = warp.sleeps()
+            await asyncio.sleep(29)
+            assert warp.sleeps() - before < 5
+            await house.go("s1")
+            await house.come("s2", tokens=100)
+            assert house.inside == ["z1"]
+
+    warp.run(play())
+
+
 def test_who_is_kept_waiting_by_a_claim_gets_in_when_that_is_refused() -> None:
     """The large one's deadline comes first, and lets those behind it in without a release."""
 
