@@ -25,9 +25,6 @@ _ID_CHARS = 8
 _ID = re.compile(r"[a-z0-9]{8}")
 _KEY = re.compile(rb"sk-bw-([a-z0-9]{8})-[A-Za-z0-9_-]{43}")
 
-# Compared with where there is no record. No input has this digest that anybody could find.
-_NO_DIGEST = bytes(32)
-
 _NOTHING_OF_ITS_OWN = Allowance()
 
 
@@ -106,6 +103,12 @@ class _Entry:
     principal: Principal
 
 
+# What is compared with where there is no key: no input that anybody could find has this digest, and
+# if one had, it would still be of no use.
+_NO_KEY = KeyRecord(key_id="", sha256=bytes(32), disabled=True)
+_NOBODY = _Entry(_NO_KEY, _NO_KEY.principal())
+
+
 class KeyStore:
     """The authenticator over the keys of the environment and those of the file now in force.
 
@@ -168,7 +171,7 @@ class KeyStore:
             raise MissingApiKey(f"An API key is needed. {HOW}")
         now = self._now()
         entry = self._find(credential)
-        if entry is None or not entry.record.is_valid(now):
+        if not entry.record.is_valid(now):
             raise InvalidApiKey
         return entry.principal
 
@@ -177,18 +180,18 @@ class KeyStore:
         in_force = functools.cache(lambda own: own.within(self._defaults, self._ceilings))
         return [_Entry(record, record.principal(in_force(record.allowance))) for record in records]
 
-    def _find(self, credential: bytes) -> _Entry | None:
-        """The entry with this key. Every comparison is made, whichever one matches."""
+    def _find(self, credential: bytes) -> _Entry:
+        """The entry with this key, or that of nobody. All is compared, whichever one matches."""
         sha256 = digest(credential)
         found = self._named(credential)
-        if not hmac.compare_digest(found.record.sha256 if found else _NO_DIGEST, sha256):
-            found = None
+        if not hmac.compare_digest(found.record.sha256, sha256):
+            found = _NOBODY
         for entry in self._environment:
             if hmac.compare_digest(entry.record.sha256, sha256):
                 found = entry
         return found
 
-    def _named(self, credential: bytes) -> _Entry | None:
+    def _named(self, credential: bytes) -> _Entry:
         """The entry of the public id in a credential, whose secret is still to be compared."""
         match = _KEY.fullmatch(credential)
-        return self._file.get(match[1].decode()) if match else None
+        return self._file.get(match[1].decode(), _NOBODY) if match else _NOBODY
