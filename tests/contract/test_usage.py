@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from proxy.keepalive import COMMENT
 from tests.harness import usages
 from tests.harness.client import BrokenOff, RawResponse, request_bytes
 from tests.harness.engines import free_port
@@ -266,3 +267,26 @@ async def test_the_end_of_a_choice_waits_for_no_more_than_the_next_event(proxy: 
     gates[1].set()
     assert await client.read_chunk() == b"data: [DONE]\n\n"
     assert await client.read_chunk() == b""
+
+
+async def test_comments_come_between_what_the_client_has(proxy: Launch) -> None:
+    """Also while a part of an event is held back, which no client could do anything with."""
+    running = await proxy(key_tokens_per_minute=LIMIT, sse_keepalive_seconds=0.02)
+    word, last = usages.event(usages.WORDS[0]), usages.event(usages.LAST)
+    gates = [asyncio.Event(), asyncio.Event()]
+    running.upstream.reply = [
+        SSE_HEAD, chunk(word[:50]), gates[0], chunk(word[50:] + last), gates[1],
+        chunk(usages.event(usages.usage_chunk(1, 2))), LAST_CHUNK,
+    ]  # fmt: skip
+    client = await running.connect()
+    await client.send(STREAM)
+    await client.read_head()
+    pieces: list[bytes] = []
+    for gate in gates:
+        pieces += [await client.read_chunk() for _ in range(3)]
+        while pieces[-1] != COMMENT:
+            pieces.append(await client.read_chunk())
+        gate.set()
+    answer = b"".join(pieces) + (await client.read_rest()).body
+    assert answer.replace(COMMENT, b"") == word + last
+    assert set(answer.split(b"\n\n")) <= {*(word + last + COMMENT).split(b"\n\n")}

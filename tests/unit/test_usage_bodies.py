@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.endpoints import BodyKind
 from proxy.telemetry.usage import Usage, UsageMeter
-from proxy.telemetry.usage.tail import last_objects
+from proxy.telemetry.usage.ends import first_object, last_objects
 from proxy.telemetry.usage.whole import MAX_KEPT_BYTES, WholeBody
 from tests.harness.usages import RESPONSE_USAGE, TIMINGS, counted
 
@@ -121,10 +121,15 @@ def test_what_an_engine_states_is_believed(
     ],
 )
 @pytest.mark.parametrize("numbers", [3, 30_000])
-def test_what_generates_nothing(kind: BodyKind, usage: Any, prompt: int, numbers: int) -> None:
-    """Has a prompt only, and needs no figure of the output."""
-    raw = dump({"data": [{"embedding": [0.5] * numbers}], "usage": usage})
-    assert metered(kind, raw, sequences=0) == Usage(prompt, 0, estimated=False)
+@pytest.mark.parametrize("size", [1000, 10**9])
+def test_what_generates_nothing(
+    kind: BodyKind, usage: Any, prompt: int, numbers: int, size: int
+) -> None:
+    """Has a prompt only, and needs no figure of the output; llama.cpp states it in front."""
+    data = {"data": [{"embedding": [0.5] * numbers}]}
+    for body in ({**data, "usage": usage}, {"object": "list", "usage": usage, **data}):
+        raw = dump(body)
+        assert metered(kind, raw, sequences=0, size=size) == Usage(prompt, 0, estimated=False)
 
 
 def test_a_list_of_ranks_without_usage_is_estimated() -> None:
@@ -316,6 +321,26 @@ def test_the_front_of_a_document_ends_the_search() -> None:
     assert last_objects(b"", 1) == {}
     assert last_objects(b'"usage":{}', 1) == {}
     assert last_objects(b'{"a":{"usage":{}},"b":1}\n\n', 2) == {b"usage": b"{}"}
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        pytest.param(b'{"usage":{"a":1},"b":[', b'{"a":1}', id="the first"),
+        pytest.param(b'{"a":"usage","x":{},"usage" : [1] ,', b"[1]", id="a later one"),
+        pytest.param(b'{"a":{"usage":{}},"b":', None, id="only deep down"),
+        pytest.param(b'["usage",{}]', None, id="a list"),
+        pytest.param(b'{"a":"\\"usage\\":{}","b":{}', None, id="in a text"),
+        pytest.param(b'{"usage":1,"b":{}', None, id="a number"),
+        pytest.param(b'{"usage":{"a":', None, id="cut"),
+        pytest.param(b'{"a":1}{"usage":{}}', None, id="behind the document"),
+        pytest.param(b'"usage":{}', None, id="no object"),
+        pytest.param(b"", None, id="nothing"),
+    ],
+)
+def test_the_front_of_a_document(document: bytes, found: bytes | None) -> None:
+    """Says what it has."""
+    assert first_object(document, b"usage") == found
 
 
 @given(st.lists(st.integers(0, 3 * MAX_KEPT_BYTES), max_size=6))

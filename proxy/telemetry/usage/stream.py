@@ -1,10 +1,10 @@
 """The body of one stream: each event is heard, and passed on to the byte, or taken out."""
 
 from proxy.endpoints import BodyKind
+from proxy.telemetry.usage.ends import last_objects
 from proxy.telemetry.usage.frames import Frames, Piece, payload
 from proxy.telemetry.usage.hearing import Mark, hearing
 from proxy.telemetry.usage.said import Said
-from proxy.telemetry.usage.tail import last_objects
 from proxy.telemetry.usage.taking import Taking
 
 CHARACTERS_PER_TOKEN = 4

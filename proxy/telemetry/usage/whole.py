@@ -1,14 +1,15 @@
-"""A body that is one JSON document: kept whole where it is short, and its end where it is not."""
+"""A body that is one JSON document: kept whole where it is short, and its ends where it is not."""
 
 from typing import Any
 
 import msgspec
 
+from proxy.telemetry.usage.ends import first_object, last_objects
 from proxy.telemetry.usage.said import Said
-from proxy.telemetry.usage.tail import last_objects
 
-MAX_KEPT_BYTES = 64 * 1024
+MAX_KEPT_BYTES = 60 * 1024
 TAIL_BYTES = 16 * 1024
+HEAD_BYTES = 4 * 1024
 
 _TEXTS = frozenset({"content", "text", "refusal", "thinking", "arguments"})
 
@@ -38,15 +39,18 @@ class WholeBody:
         complete: Whether its last byte has come.
     """
 
-    __slots__ = ("_cut", "_kept", "complete")
+    __slots__ = ("_cut", "_head", "_kept", "complete")
 
     def __init__(self) -> None:
         self._kept = bytearray()
+        self._head = b""
         self._cut = False
         self.complete = False
 
     def note(self, chunk: bytes) -> bytes:
         """This came next; gives it back."""
+        if (missing := HEAD_BYTES - len(self._head)) > 0:
+            self._head += chunk[:missing]
         kept = self._kept
         kept += chunk[-MAX_KEPT_BYTES:]
         self._cut = self._cut or len(chunk) > MAX_KEPT_BYTES
@@ -58,12 +62,7 @@ class WholeBody:
     def tell(self, said: Said) -> int | None:
         """Hands over what the body states; gives the characters generated, or None: not known."""
         if self._cut:
-            # The end of a part would be taken for the end of the whole.
-            members = last_objects(bytes(self._kept), 1) if self.complete else {}
-            if b"usage" in members:
-                said.total(members[b"usage"])
-                if b"timings" in members:
-                    said.share = (1, said.sequences)
+            self._tell_ends(said)
             return None
         try:
             body = _decode(self._kept)
@@ -76,6 +75,16 @@ class WholeBody:
         if body.timings is not None and len(sizes) > 1:
             said.share = (sizes[0], sum(sizes)) if sizes[0] else (1, len(sizes))
         return sum(sizes)
+
+    def _tell_ends(self, said: Said) -> None:
+        # The end of a part would be taken for the end of the whole.
+        members = last_objects(bytes(self._kept), 1) if self.complete else {}
+        # llama.cpp states that of embeddings in front of them.
+        usage = members.get(b"usage") or first_object(self._head, b"usage")
+        if usage is not None:
+            said.total(usage)
+        if b"timings" in members:
+            said.share = (1, said.sequences)
 
 
 def generated(value: object) -> int:

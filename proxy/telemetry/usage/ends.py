@@ -1,8 +1,9 @@
-"""The last members of a JSON document of which only the end was kept.
+"""The first and the last members of a JSON document of which only the ends were kept.
 
-Read from its end to its front: a quote is a delimiter if an even number of backslashes stands before
-it, and at the end one is outside of every string. So what a model has written about usage, in a
-string or in the arguments of a tool, is never taken for what the engine says.
+What a model has written about usage, in a string or in the arguments of a tool, is never taken for
+what the engine says: strings are told from what is outside of them, and depths are counted. That
+works from the end to the front too. A quote is a delimiter if an even number of backslashes stands
+before it, and behind the last bracket one is outside of every string.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 # In the reversed document: what stands before a quote comes behind it.
 _TOKEN = re.compile(rb'(["{}\[\]])(\\*)')
+_FORWARD = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
 _COLON = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*")
 
 
@@ -36,6 +38,33 @@ def last_objects(document: bytes, depth: int) -> dict[bytes, bytes]:
         if level <= 0 or b"usage" in found:
             break
     return found
+
+
+def first_object(document: bytes, name: bytes) -> bytes | None:
+    """The object or list that is a member of the outermost object under this name.
+
+    Args:
+        document: Its first bytes, from the very first.
+        name: Without its quotes.
+    """
+    level = start = key_end = 0
+    key = b""
+    for token in _FORWARD.finditer(document):
+        text = token[0]
+        if text in b"{[":
+            if level == 1:
+                start = token.start()
+            level += 1
+        elif text in b"}]":
+            level -= 1
+            named = key == b'"%b"' % name and _COLON.fullmatch(document, key_end, start)
+            if level == 1 and named:
+                return document[start : token.end()]
+            if level <= 0:
+                break
+        elif level == 1:
+            key, key_end = text, token.end()  # or a value
+    return None
 
 
 def _backwards(document: bytes) -> Iterator[tuple[int, int]]:
