@@ -1,4 +1,4 @@
-"""Promise 5, as far as it goes by now: the engine is never asked more than it may be."""
+"""Promise 5: the engine is never asked more than it may be. Who is asked for: test_fairness."""
 
 import asyncio
 
