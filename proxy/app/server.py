@@ -51,6 +51,14 @@ class Bulwark:
         self.metrics.refused_early(refusal)
         self.log.refused_early(refusal, client, request_id)
 
+    async def _attend(self, attendant: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs what is beside the requests; a bug there is told, and ends no request."""
+        try:
+            await attendant()
+        except Exception as exc:  # noqa: BLE001 - requests are served without it, if less well
+            name = getattr(attendant, "__qualname__", type(attendant).__name__)
+            self.log.server("failed", level="error", part=name, fault=type(exc).__qualname__)
+
     async def serve(
         self,
         public_socket: socket.socket,
@@ -73,7 +81,7 @@ class Bulwark:
 
         def ready() -> None:
             self.log.server("listening", public=_name(public_socket), admin=_name(admin_socket))
-            beside.extend(asyncio.create_task(attendant()) for attendant in self.attendants)
+            beside.extend(asyncio.create_task(self._attend(each)) for each in self.attendants)
             on_ready()
 
         def drain() -> None:

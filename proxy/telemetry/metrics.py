@@ -135,7 +135,7 @@ class Metrics:
             ("bulwark_keys", "Keys known, expired and disabled ones among them.", gauges.keys),
             (
                 "bulwark_keys_file_bad",
-                "1 while the key file cannot be used and its last good state is in force.",
+                "1 while the key file cannot be used, so that its last good state is in force, or has no key.",
                 gauges.keys_file_bad,
             ),
             (

@@ -1,6 +1,9 @@
 """The composition root: what it refuses to build, and what it answers besides requests."""
 
+import asyncio
+import dataclasses
 import io
+import json
 import socket
 from typing import Any
 
@@ -10,7 +13,10 @@ from prometheus_client import CollectorRegistry
 from proxy import app
 from proxy.config import load
 from proxy.server.listeners import ListenError
+from tests.harness.client import RawClient
+from tests.harness.running import Lines
 
+CANARY = "canary0123456789"
 ENVIRON = {"PROXY_ALLOW_ANONYMOUS": "true", "PROXY_PORT": "0", "PROXY_ADMIN_PORT": "0"}
 
 
@@ -52,3 +58,31 @@ def test_addresses_of_ipv6_are_served() -> None:
         pytest.skip("this machine has no IPv6")
     with public, admin:
         assert public.family == socket.AF_INET6
+
+
+async def test_a_bug_beside_the_requests_is_told_and_ends_none() -> None:
+    """What failed, by name; requests are served all the same."""
+
+    async def watching() -> None:
+        raise KeyError(CANARY)
+
+    settings = load(ENVIRON)
+    log = Lines()
+    built = app.build(
+        settings, app.key_store(settings), registry=CollectorRegistry(), log_stream=log
+    )
+    bulwark = dataclasses.replace(built, attendants=[watching])
+    public, admin = app.bind(settings)
+    stop, ready = asyncio.Event(), asyncio.Event()
+    port = public.getsockname()[1]
+    served = asyncio.create_task(bulwark.serve(public, admin, on_ready=ready.set, stop=stop))
+    await ready.wait()
+    await log.until(lambda: '"failed"' in log.text)
+    async with await RawClient.open("127.0.0.1", port) as client:
+        assert (await client.request("GET", "/healthz")).status == 200
+    stop.set()
+    assert await served == 0
+    (line,) = [line for line in map(json.loads, log.text.splitlines()) if line["event"] == "failed"]
+    assert (line["level"], line["fault"]) == ("error", "KeyError")
+    assert line["part"].endswith("watching")
+    assert CANARY not in log.text
