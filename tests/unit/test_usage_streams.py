@@ -43,7 +43,6 @@ STATED = [
     pytest.param(CHAT, usages.SGLANG_CHAT, 1, (21, 3), id="SGLang, with nulls before"),
     pytest.param(CHAT, usages.TRANSFORMERS_CHAT, 1, (21, 3), id="transformers, with the end"),
     pytest.param(COMPLETIONS, usages.VLLM_COMPLETIONS, 1, (2, 3), id="completions of vLLM"),
-    pytest.param(COMPLETIONS, usages.LLAMA_COMPLETIONS, 2, (4, 7), id="completions of llama.cpp"),
     pytest.param(RESPONSES, usages.VLLM_RESPONSES, 1, (21, 3), id="responses"),
     pytest.param(
         RESPONSES, usages.responses("incomplete"), 1, (21, 3), id="a response cut by its bound"
@@ -90,6 +89,23 @@ def test_other_ends_of_lines(
     """Are as good as any."""
     stream = stream.replace(b"\n", line_end.encode())
     assert metered(kind, [stream], sequences=sequences) == Usage(*stated, estimated=False)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "prompt"),
+    [
+        pytest.param(1, 2, id="less than one of them"),
+        pytest.param(3, 3, id="in between"),
+        pytest.param(9, 4, id="more than all of them"),
+    ],
+)
+def test_llamacpp_states_the_prompt_with_each_choice(estimate: int, prompt: int) -> None:
+    """Be it the same or another one: of completions, nobody can tell."""
+    meter = UsageMeter(COMPLETIONS, streamed=True, sequences=2)
+    meter.asked()
+    meter.begin(200, events=True)
+    meter.note(usages.LLAMA_COMPLETIONS)
+    assert meter.usage(estimate) == Usage(prompt, 7, estimated=True)
 
 
 @given(data=st.data())
@@ -230,6 +246,9 @@ def call(arguments: str) -> dict[str, Any]:
         pytest.param(CHAT, sse(chunk() | {"model": "m" * 4000}), 1, id="much around nothing"),
         pytest.param(CHAT, sse({"error": {"message": "x" * 400}}), 0, id="an error"),
         pytest.param(CHAT, b": keep-alive\n\n: x\n\n", 0, id="comments"),
+        pytest.param(CHAT, sse(*[{"choices": "x"}] * 5), 5, id="events that cannot be read"),
+        pytest.param(CHAT, sse({"choices": [7], "x": "y" * 6400}), 101, id="a long one of them"),
+        pytest.param(CHAT, sse(*text("x", 5))[:-9], 4, id="an event that was cut"),
         pytest.param(COMPLETIONS, sse({"choices": [{"text": "x" * 40}]}), 10, id="completions"),
         pytest.param(
             RESPONSES,

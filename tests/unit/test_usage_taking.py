@@ -120,6 +120,18 @@ def test_the_client_sees_what_it_would_have_seen(
     )
 
 
+def test_ends_of_lines_may_change_within_a_chunk() -> None:
+    """And what they end is found all the same."""
+    word, done = event(WORDS[0]).replace(b"\n", b"\r\n"), b"data: [DONE]\n\n"
+    assert passed([word + event(usage_chunk(1, 2)) + word + done]) == word + word + done
+
+
+def test_what_cannot_be_restored_passes_as_it_is() -> None:
+    """A name that is not UTF-8."""
+    odd = event(usages.LAST).replace(b'"model"', b'"mod\xff"')
+    assert passed([odd, event(usage_chunk(1, 2, **usages.PRINT))]) == odd
+
+
 LINES = st.sampled_from([b"\n", b"\r\n", b"\r"])
 FORMS = st.sampled_from([b"data: ", b"data:"])
 TEXT = st.text() | st.sampled_from(['"usage":{"prompt_tokens":1}', '{"choices":[]', "\n\n", "\r"])

@@ -1,4 +1,8 @@
-"""The meter of one answer: sees its chunks, and says at its end what the request used."""
+"""The meter of one answer: sees its chunks, and says at its end what the request used.
+
+An event of 219 bytes takes 1.1 µs where a call takes 0.03, or 1.3 where usage is taken out; ten in
+one chunk 2.0 each. Where nobody has to know, there is no meter.
+"""
 
 from collections.abc import Callable
 
@@ -106,13 +110,15 @@ class UsageMeter:
         if not self._asked or self._status not in _SUCCESS or self._kind in _FREE:
             return Usage(0, 0, estimated=False)
         seen = self._seen()
-        prompt, completion = self._said.figures(estimated_prompt_tokens)
-        estimated = prompt is None or completion is None or self._said.share != (1, 1)
-        return Usage(
-            estimated_prompt_tokens if prompt is None else prompt,
-            seen if completion is None else completion,
-            estimated,
-        )
+        said = self._said.figures()
+        prompt, completion = said.prompt, said.completion
+        estimated = prompt is None or completion is None or not said.exact
+        if prompt is None:
+            prompt = estimated_prompt_tokens
+        elif self._kind is BodyKind.COMPLETIONS and said.prompts > prompt:
+            # llama.cpp states each of several prompts, and one prompt with each of its choices.
+            prompt, estimated = max(prompt, min(said.prompts, estimated_prompt_tokens)), True
+        return Usage(prompt, seen if completion is None else completion, estimated)
 
     def _seen(self) -> int:
         """Tokens of output, as far as they could be seen."""

@@ -34,6 +34,22 @@ class Usage:
     estimated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What an engine states of a whole answer; None is nothing, or nothing to be believed.
+
+    Attributes:
+        prompts: Of all choices together, where each states its prompt: several prompts, or one that
+            is stated several times.
+        exact: Whether `completion` is the engine's own.
+    """
+
+    prompt: int | None = None
+    completion: int | None = None
+    prompts: int = 0
+    exact: bool = True
+
+
 class _Counts(msgspec.Struct, gc=False):
     """The members of a usage object in the words of all dialects; of any type until looked at."""
 
@@ -109,18 +125,18 @@ class Said:
         if final and completion is not None:
             self._completion = completion
 
-    def figures(self, estimated_prompt_tokens: int) -> tuple[int | None, int | None]:
-        """Prompt and completion as stated; None for what was not, or cannot be believed."""
+    def figures(self) -> "Figures":
+        """What to make of it."""
         stated = self._totals or self._of_all_choices()
         if self._unbelievable:
-            return None, None
+            return Figures()
         if not stated:
-            return self._prompt, self._completion
+            return Figures(self._prompt, self._completion)
         prompts = [prompt for prompt, _ in stated]
-        # llama.cpp states a prompt once for each of its choices, and several prompts one by one.
-        prompt = max(*prompts, min(sum(prompts), estimated_prompt_tokens))
         part, whole = self.share
-        return prompt, -(-sum(completion for _, completion in stated) * whole // part)
+        completion = -(-sum(completion for _, completion in stated) * whole // part)
+        exact = part == whole
+        return Figures(max(prompts), completion, sum(prompts), exact=exact)
 
     def _of_all_choices(self) -> list[tuple[int, int]]:
         read = [self._read(usage) for usage in self._by_choice.values()]

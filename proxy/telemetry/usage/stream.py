@@ -1,5 +1,7 @@
 """The body of one stream: each event is heard, and passed on to the byte, or taken out."""
 
+from contextlib import suppress
+
 from proxy.endpoints import BodyKind
 from proxy.telemetry.usage.ends import last_objects
 from proxy.telemetry.usage.frames import Frames, Piece, payload
@@ -11,7 +13,7 @@ CHARACTERS_PER_TOKEN = 4
 
 TAIL_BYTES = 16 * 1024
 
-# Of an event too long to be parsed, for each character of text in it: what makes one so long is the
+# Of an event that cannot be read, for each character of text in it. What makes one too long is the
 # log probabilities, and they are more.
 _BYTES_PER_CHARACTER = 16
 
@@ -28,7 +30,16 @@ class Stream:
         take_out: Whether the event that has nothing but usage is not for the client.
     """
 
-    __slots__ = ("_frames", "_hearing", "_long_bytes", "_said", "_tail", "_take_out", "_taking")
+    __slots__ = (
+        "_frames",
+        "_hearing",
+        "_said",
+        "_tail",
+        "_take_out",
+        "_taking",
+        "_unread_bytes",
+        "_unread_events",
+    )
 
     def __init__(self, kind: BodyKind, said: Said, *, take_out: bool) -> None:
         self._said = said
@@ -37,7 +48,8 @@ class Stream:
         self._take_out = take_out
         self._taking = Taking()
         self._tail = bytearray()
-        self._long_bytes = 0
+        self._unread_bytes = 0
+        self._unread_events = 0
 
     def note(self, chunk: bytes) -> bytes:
         """What to pass on of this chunk."""
@@ -68,13 +80,17 @@ class Stream:
     def end(self) -> bytes:
         """No more will come; what is left to pass on."""
         piece, part = self._frames.rest()
+        seen = self._unread_events, self._unread_bytes
         passed = self._piece(piece, part) if part else b""
+        # It was cut: nobody could have read it.
+        self._unread_events, self._unread_bytes = seen
         return passed + self._taking.release() if self._take_out else b""
 
     def tokens(self) -> int:
         """Of output, as far as they could be seen."""
-        characters = self._hearing.characters + self._long_bytes // _BYTES_PER_CHARACTER
-        return max(-(-characters // CHARACTERS_PER_TOKEN), self._hearing.events)
+        characters = self._hearing.characters + self._unread_bytes // _BYTES_PER_CHARACTER
+        events = self._hearing.events + self._unread_events
+        return max(-(-characters // CHARACTERS_PER_TOKEN), events)
 
     def _piece(self, piece: Piece, part: bytes) -> bytes:
         if piece is Piece.LINE_FEED:
@@ -88,25 +104,24 @@ class Stream:
 
     def _hear(self, event: bytes) -> Mark:
         start = _data_start(event)
-        data = event[start:] if start else payload(event)
+        if start:
+            # Otherwise it has several lines of data, perhaps.
+            with suppress(ValueError, RecursionError):
+                return self._hearing.hear(event[start:])
+        data = payload(event)
         if not data.startswith(b"{"):  # a comment, or [DONE]
             return Mark.PLAIN
         try:
             return self._hearing.hear(data)
         except (ValueError, RecursionError):
-            # Several lines of data, perhaps.
-            return self._hear_lines(event) if start else Mark.PLAIN
-
-    def _hear_lines(self, event: bytes) -> Mark:
-        try:
-            return self._hearing.hear(payload(event))
-        except (ValueError, RecursionError):
+            self._unread_events += 1
+            self._unread_bytes += len(event)
             return Mark.PLAIN
 
     def _note_part(self, part: bytes, *, last: bool) -> None:
         self._tail += part
         del self._tail[:-TAIL_BYTES]
-        self._long_bytes += len(part)
+        self._unread_bytes += len(part)
         if last:
             members = last_objects(bytes(self._tail), self._hearing.depth)
             if b"usage" in members:
