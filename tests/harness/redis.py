@@ -54,7 +54,7 @@ class Server:
         self.url = f"unix://{self._socket}"
         self.tcp_url = f"redis://127.0.0.1:{self.port}"
         self._process: asyncio.subprocess.Process | None = None
-        self._output: asyncio.Task[bytes]
+        self._output: asyncio.Task[bytes] | None = None
 
     async def start(self) -> None:
         """Starts it; returns when it answers."""
@@ -82,6 +82,7 @@ class Server:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+        if self._output is not None:
             await self._output
 
     def freeze(self) -> None:
@@ -97,6 +98,14 @@ class Server:
         """redis-py's own client, to look at what is in it."""
         async with Redis.from_url(self.url, decode_responses=True) as client:
             yield client
+
+    async def early_in_a_minute(self) -> None:
+        """Returns when no minute of its clock, which nobody can set, ends in the next 5 s."""
+        async with self.client() as client:
+            seconds, microseconds = await client.time()
+        left = 60 - seconds % 60 - microseconds / 1_000_000
+        if left < 5:
+            await asyncio.sleep(left)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

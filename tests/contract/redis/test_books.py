@@ -18,7 +18,7 @@ from proxy.admission.link import Link, connector
 from proxy.admission.memory import MemoryBooks
 from proxy.admission.shared import SharedBooks
 from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
-from tests.harness.redis import Server, serving
+from tests.harness.redis import Server, free_port, serving
 
 START = 20_000 * 86_400.0
 """A turn of minutes and of days."""
@@ -329,6 +329,7 @@ async def test_a_script_that_redis_has_forgotten(
 
 async def test_many_at_once_get_exactly_the_limit(server: Server, account: str) -> None:
     """Two proxies, two hundred requests in one moment, a limit of fifty: fifty."""
+    await server.early_in_a_minute()
     two = [SharedBooks(Link(connector(server.url), 5.0)) for _ in range(2)]
     ask = ask_for((REQUESTS, 50, 1))
     decisions = await asyncio.gather(
@@ -342,7 +343,8 @@ async def test_many_at_once_get_exactly_the_limit(server: Server, account: str) 
 async def test_a_cluster_keeps_an_account_in_one_place(clock: Clock, account: str) -> None:
     """All keys of a script are in one slot, or a cluster would not run it."""
     with tempfile.TemporaryDirectory() as folder:
-        async with serving(Path(folder), "--cluster-enabled", "yes") as cluster:
+        bus = ("--cluster-port", str(free_port()))
+        async with serving(Path(folder), "--cluster-enabled", "yes", *bus) as cluster:
             link = Link(connector(cluster.url), 5.0)
             await link.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
             async with asyncio.timeout(10):

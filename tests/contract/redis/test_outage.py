@@ -65,15 +65,15 @@ async def make(own_server: Server) -> AsyncIterator[Make]:
             retry_seconds: float = RETRY_SECONDS,
         ) -> Proxy:
             told: list[tuple[bool, str]] = []
+            began = time.monotonic()
+            local = MemoryBooks(lambda: 864_000 + time.monotonic() - began)
             shared = GuardedBooks(
                 SharedBooks(Link(connector(own_server.url))),
                 on_change=lambda up, why: told.append((up, why)),
                 retry_seconds=retry_seconds,
                 renew_seconds=renew_seconds,
             )
-            made = Proxy(
-                RateLimits(MemoryBooks(time.monotonic), shared, closed=closed), shared, told
-            )
+            made = Proxy(RateLimits(local, shared, closed=closed), shared, told)
             running = asyncio.create_task(made.rates.run())
 
             async def end() -> None:
@@ -111,8 +111,9 @@ PLENTY = Allowance(
 )
 
 
-async def test_two_proxies_never_give_more_together(make: Make) -> None:
+async def test_two_proxies_never_give_more_together(own_server: Server, make: Make) -> None:
     """Requests, tokens and what runs at once: each limit is one for both."""
+    await own_server.early_in_a_minute()
     two = [await make(), await make()]
 
     def admit(at: int) -> "asyncio.Task[object]":
@@ -223,6 +224,7 @@ async def test_settling_waits_for_nobody(own_server: Server, make: Make) -> None
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_here_the_same_figures_count_on(own_server: Server, make: Make, how: str) -> None:
     """An outage is no new minute, no new day, and no second set of requests at once."""
+    await own_server.early_in_a_minute()
     proxy = await make(retry_seconds=60)
     requests = Allowance(requests_per_minute=10)
     tokens = Allowance(tokens_per_day=100, concurrency=3)
