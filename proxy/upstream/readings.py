@@ -74,10 +74,10 @@ def read(text: bytes) -> Reading:
     """
     if len(text) > MAX_PAGE_BYTES:
         raise PageRefused("too_large")
-    found = samples(text, _NAMES)
+    page = _Page(samples(text, _SPELLINGS))
     for mark, reader in _READERS:
-        if mark in found:
-            reading = reader(_Page(found))
+        if page.all(mark):
+            reading = reader(page)
             pool = reading.pool_tokens
             if pool is not None and not MIN_POOL_TOKENS <= pool <= MAX_POOL_TOKENS:
                 raise PageRefused("impossible_pool")
@@ -92,7 +92,7 @@ class _Page:
     found: Mapping[bytes, list[Sample]]
 
     def all(self, name: bytes) -> list[Sample]:
-        return self.found.get(name, [])
+        return self.found.get(name) or self.found.get(_with_underscore(name), [])
 
     def by_rank(self, name: bytes) -> list[float]:
         """A figure for each rank that has requests of its own, the largest that is told for it."""
@@ -216,6 +216,15 @@ _NAMES = (
     b"llamacpp:n_decode_total",
     _STARTED,
 )
+
+
+def _with_underscore(name: bytes) -> bytes:
+    """How exporters on the way spell it: some allow no colon."""
+    return name.replace(b":", b"_", 1)
+
+
+# Both in one walk through the page.
+_SPELLINGS = (*_NAMES, *map(_with_underscore, _NAMES))
 
 
 def _whole(label: bytes | None) -> int | None:

@@ -68,7 +68,7 @@ async def test_the_engine_is_shown_its_own_key(live: Live, guarded: Engine) -> N
 
 async def test_an_engine_with_a_key_is_ready(live: Live, guarded: Engine) -> None:
     """Its /health wants none, and is shown none: who answers there need not be it."""
-    running = await live(behind=guarded, upstream_api_key=ENGINE_KEY)
+    running = await live(behind=guarded, upstream_api_key=ENGINE_KEY, monitor_transport=None)
     assert (await running.ask_admin("GET", "/readyz")).status == 200
     assert tap_of(running).requests[0].header(b"authorization") is None
 
@@ -379,14 +379,16 @@ async def test_readiness_does_not_mind_the_form_of_the_answer(
     proxy: Launch, script: Script, ready: bool
 ) -> None:
     """Whoever answers and does not say 5xx serves."""
-    running = await proxy()
-    running.upstream.reply = script
-    response = await running.ask_admin("GET", "/readyz")
+    async with upstreams.serve() as upstream:
+        upstream.reply = script
+        running = await proxy(upstream_url=upstream.url, monitor_transport=None)
+        response = await running.ask_admin("GET", "/readyz")
     assert response.status == (200 if ready else 503)
 
 
-async def test_the_probe_never_asks_for_metrics(live: Live, guarded: Engine) -> None:
-    """Whose form differs from engine to engine: a real one is asked for its health only."""
-    running = await live(behind=guarded)
+async def test_the_monitor_asks_for_health_and_metrics(live: Live, guarded: Engine) -> None:
+    """And for nothing else: neither wants a key of a real one."""
+    running = await live(behind=guarded, monitor_transport=None)
     assert (await running.ask_admin("GET", "/readyz")).status == 200
-    assert [request.target for request in tap_of(running).requests] == [b"/health"]
+    assert [request.target for request in tap_of(running).requests[:2]] == [b"/health", b"/metrics"]
+    assert tap_of(running).requests[1].header(b"authorization") is None

@@ -53,6 +53,13 @@ def test_a_real_page_of_llamacpp() -> None:
     assert reading.progress[2]
 
 
+@pytest.mark.parametrize("page", [VLLM, LLAMACPP], ids=["vLLM", "llama.cpp"])
+def test_names_without_a_colon(page: bytes) -> None:
+    """As some exporters on the way spell them."""
+    spelled = page.replace(b"vllm:", b"vllm_").replace(b"llamacpp:", b"llamacpp_")
+    assert read(spelled) == read(page)
+
+
 @pytest.mark.parametrize(
     ("config", "pool"),
     [
