@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from proxy.keepalive import COMMENT
+from tests.contract.test_untouched import STREAM as ODD_STREAM
 from tests.harness import usages
 from tests.harness.client import BrokenOff, RawResponse, request_bytes
 from tests.harness.engines import free_port
@@ -68,6 +69,17 @@ async def test_a_limited_client_gets_the_stream_that_it_asked_for(
     (request,) = running.upstream.requests
     assert request.body == STREAM_BODY.replace(b"{", b"{" + ASK + b",", 1)
     assert await used(running, answer) == (21, 3, "engine")
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+async def test_a_limited_client_gets_odd_streams_too(proxy: Launch, size: int) -> None:
+    """Line ends of every kind, comments, cut characters, an unterminated last line."""
+    running = await proxy(key_tokens_per_minute=LIMIT)
+    chunks = [ODD_STREAM[at : at + size] for at in range(0, len(ODD_STREAM), size)]
+    running.upstream.reply = streaming(*chunks)
+    answer = await running.chat(STREAM_BODY)
+    assert answer.body == ODD_STREAM
+    assert answer.complete
 
 
 async def test_who_has_asked_gets_it(proxy: Launch) -> None:

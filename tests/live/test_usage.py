@@ -77,6 +77,19 @@ async def test_a_limited_client_of_vllm_gets_what_a_direct_one_gets(
     await compare(await live(**LIMIT), engine, path, fields, figures)
 
 
+async def test_an_engine_that_tells_everybody_goes_on_doing_so(
+    live: Live, engines: Engines, figures: Figures
+) -> None:
+    """What a client would have got unasked is not ours to take out."""
+    available("vllm-stub")
+    engine = engines.new("vllm-stub", "--enable-force-include-usage")
+    engine.start()
+    running = await live(behind=engine, **LIMIT)
+    for path, fields in ((CHAT, user("SAY:hello")), (COMPLETIONS, PROMPT)):
+        await compare(running, engine, path, {**fields, **STREAM}, figures)
+    engine.kill()
+
+
 async def test_a_limited_client_of_transformers_gets_what_a_direct_one_gets(
     live: Live, transformers: Engine, figures: Figures
 ) -> None:
