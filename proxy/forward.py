@@ -161,7 +161,7 @@ class Forward:
             async with self._gate.hold(context.account, allowance, demand) as admitted:
                 context.queued_seconds = admitted.queued_seconds
                 context.rate_fields = [*context.rate_fields, *admitted.rate_fields]
-                meter = self._meter(endpoint.body, verdict, allowance)
+                meter = self._meter(endpoint, verdict, allowance)
                 question = _Question(endpoint, query, verdict.body, meter)
                 try:
                     await self._serve(context, question, lifeline, send)
@@ -178,13 +178,15 @@ class Forward:
         context.output_tokens_bound = verdict.cost.output_tokens * verdict.cost.sequences
         return verdict
 
-    def _meter(self, kind: BodyKind, verdict: Verdict, allowance: Allowance) -> UsageMeter | None:
+    def _meter(
+        self, endpoint: Endpoint, verdict: Verdict, allowance: Allowance
+    ) -> UsageMeter | None:
         """What counts the request's tokens; None where nobody has to know them."""
-        if not (self._gate.learns or _is_counted(allowance)):
+        if endpoint.body is None or not (self._gate.learns or _is_counted(allowance)):
             return None
         return UsageMeter(
-            kind,
-            streamed=verdict.stream,
+            endpoint.body,
+            streamed=verdict.stream and endpoint.streams,
             take_out=verdict.usage_asked,
             sequences=verdict.cost.sequences,
             output_tokens=verdict.cost.output_tokens,
