@@ -33,12 +33,16 @@ class Lineup(Generic[T]):
 
     A place left is not taken by another while somebody stands behind it, so that the order is that
     of arrival; when the places are used up, whoever is still there moves up.
+
+    Args:
+        places: How many it has at least. Few take less memory, and are used up sooner.
     """
 
-    __slots__ = ("_end", "_front", "_items", "_least", "_seen", "_size", "count")
+    __slots__ = ("_end", "_front", "_items", "_least", "_places", "_seen", "_size", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = 1) -> None:
         self.count = 0
+        self._places = places
         self._seen = 0
         self._front = 0
         self._make_room([])
@@ -128,7 +132,7 @@ class Lineup(Generic[T]):
 
     def _make_room(self, there: list[tuple[T, int]]) -> None:
         """Lines them up from the first place on, with as many places free as taken, and one more."""
-        self._size = 1 << (2 * len(there)).bit_length()
+        self._size = 1 << max(2 * len(there), self._places - 1).bit_length()
         self._end = len(there)
         self._front = 0
         self._items: list[T | None] = [item for item, _ in there]

@@ -1,7 +1,12 @@
 """Whose turn it is: between accounts in turns, within one in order of arrival. Pure: no loop, no clock.
 
-An account is whoever shares one turn: a key, or the address of an anonymous client. Three rules go
-beyond turns:
+An account is whoever shares one turn: a key, or the address of an anonymous client. Those that hold
+fewer slots come before those that hold more, and take turns among themselves. Turns alone would give
+everybody as many requests, and so the engine to whoever's are long: of four keys' short requests
+beside one key's long ones at four slots, a twelfth waited in vain that way, and next to none do now.
+Who holds more than others waits as long as they keep coming, but not empty-handed.
+
+Three rules go beyond turns:
 
 * An account holds at most its share of the slots. What it asks beyond waits and is in nobody's way.
 * When the queue is full, the youngest of the account that waits with the most gives way, to an
@@ -28,6 +33,8 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 5.0
 
+_RING_PLACES = 64
+
 
 class Standing(Enum):
     """Where a request stands with the queue."""
@@ -43,17 +50,18 @@ class Account(Generic[T]):
     Attributes:
         held: How many slots it holds.
         held_tokens: What these need together.
-        in_turn: Whether it stands in the ring: it waits, and may hold more than it does.
+        rank: In which ring it stands, by how many slots it holds; None while it stands in none,
+            because nothing of it waits or because it holds its share.
         place: Of the ring; the lineup's.
     """
 
-    __slots__ = ("held", "held_tokens", "in_turn", "name", "place", "waiting")
+    __slots__ = ("held", "held_tokens", "name", "place", "rank", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.held = 0
         self.held_tokens = 0
-        self.in_turn = False
+        self.rank: int | None = None
         self.place = 0
         # Most come and go without ever waiting: made when the first has to.
         self.waiting: Lineup[Entry[T]] | None = None
@@ -112,7 +120,7 @@ class FairQueue(Generic[T]):
         self._share = share
         self._patience_seconds = patience_seconds
         self._accounts: dict[str, Account[T]] = {}
-        self._ring: Lineup[Account[T]] = Lineup()
+        self._rings: dict[int, Lineup[Account[T]]] = {}
         # Ordered, not plain: a dict that is emptied from its front is searched from its front.
         self._waiting: OrderedDict[Entry[T], None] = OrderedDict()
         self._passed_over: OrderedDict[Entry[T], None] = OrderedDict()
@@ -142,10 +150,10 @@ class FairQueue(Generic[T]):
     @property
     def next_claim(self) -> float | None:
         """When the next of those passed over will have been for too long; None if there is none."""
-        first = next(iter(self._passed_over), None)
-        if first is None or first.passed_over is None:
+        if not self._passed_over:
             return None
-        return first.passed_over + self._patience_seconds
+        since = next(iter(self._passed_over)).passed_over
+        return None if since is None else since + self._patience_seconds
 
     def at_share(self, name: str) -> bool:
         """Whether this account holds as many as it may."""
@@ -206,7 +214,7 @@ class FairQueue(Generic[T]):
             now: The time.
         """
         self.let_claim(now)
-        entry = self._claim(limit_tokens)
+        entry = self._claim(limit_tokens) if self._claims else None
         if entry is None:
             entry = self._in_turn(free_tokens, now)
         elif entry.tokens > free_tokens:
@@ -229,19 +237,24 @@ class FairQueue(Generic[T]):
         entry.standing = Standing.GONE
         account.held -= 1
         account.held_tokens -= entry.tokens
-        if account.held == self._share - 1:
+        if account.waiting is not None:
             self._line_up(account)
         self._forget(account)
 
     def _in_turn(self, free_tokens: int, now: float) -> Entry[T] | None:
-        account = self._ring.first(free_tokens)
-        if account is not self._ring.front():
-            for passed in self._ring.newly_before(account):
-                self._pass_over(passed, now)
-        if account is None or account.waiting is None:
-            return None
+        for rank in sorted(self._rings):
+            ring = self._rings[rank]
+            account = ring.first(free_tokens)
+            if account is not ring.front():
+                for passed in ring.newly_before(account):
+                    self._pass_over(passed, now)
+            if account is not None:
+                return self._fitting(account, free_tokens, now)
+        return None
+
+    def _fitting(self, account: Account[T], free_tokens: int, now: float) -> Entry[T] | None:
         head = account.head
-        if head is None or head.tokens <= free_tokens:
+        if head is None or account.waiting is None or head.tokens <= free_tokens:
             return head
         self._pass_over(account, now)
         return account.waiting.first(free_tokens)
@@ -260,7 +273,10 @@ class FairQueue(Generic[T]):
         """
         for entry in self._claims:
             account = entry.account
-            if account.in_turn and account.held_tokens * len(self._accounts) <= limit_tokens:
+            if (
+                account.rank is not None
+                and account.held_tokens * len(self._accounts) <= limit_tokens
+            ):
                 return entry
         return None
 
@@ -270,9 +286,6 @@ class FairQueue(Generic[T]):
         entry.standing = Standing.HOLDS
         account.held += 1
         account.held_tokens += entry.tokens
-        # It has had its turn: the next one comes after everybody else's.
-        self._ring.remove(account)
-        account.in_turn = False
         self._line_up(account)
 
     def _take_out(self, entry: Entry[T]) -> None:
@@ -285,23 +298,27 @@ class FairQueue(Generic[T]):
         self._count(account, account.waits + 1)
 
     def _line_up(self, account: Account[T]) -> None:
-        """Sees to it that the account stands in the ring if it may, and with the right need.
+        """Sees to it that the account stands in its ring, if it may, and with the right need.
 
-        One that comes back from its share does so at the end, like one that comes anew.
+        Whenever it holds more or fewer than it did, it stands at the end: it has had its turn.
         """
         head = account.head
-        if head is None or account.waiting is None or account.held >= self._share:
-            if account.in_turn:
-                self._ring.remove(account)
-                account.in_turn = False
-            return
-        # Nothing of its own passes one that has a claim.
-        need = head.tokens if head.claims else account.waiting.least
-        if account.in_turn:
-            self._ring.change(account, need)
-        else:
-            self._ring.append(account, need)
-            account.in_turn = True
+        rank = None if head is None or account.held >= self._share else account.held
+        if account.rank is not None and account.rank != rank:
+            ring = self._rings[account.rank]
+            ring.remove(account)
+            if not ring.count:
+                del self._rings[account.rank]
+        if rank is not None and head is not None and account.waiting is not None:
+            # Nothing of its own passes one that has a claim.
+            need = head.tokens if head.claims else account.waiting.least
+            if account.rank == rank:
+                self._rings[rank].change(account, need)
+            else:
+                if rank not in self._rings:
+                    self._rings[rank] = Lineup(_RING_PLACES)
+                self._rings[rank].append(account, need)
+        account.rank = rank
 
     def _count(self, account: Account[T], before: int) -> None:
         """Keeps the accounts apart by how many of each wait."""

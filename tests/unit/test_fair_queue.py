@@ -76,7 +76,7 @@ class Desk:
                 self.queue.done(entry)
         queue = self.queue
         assert (len(queue), queue.accounts, queue._most) == (0, 0, 0)
-        assert (queue._ring.count, queue._by_waits) == (0, {})
+        assert (queue._rings, queue._by_waits) == ({}, {})
         assert (len(queue._passed_over), len(queue._claims)) == (0, 0)
 
 
@@ -118,12 +118,35 @@ def test_a_turn_is_as_long_as_the_number_of_accounts() -> None:
     desk.end()
 
 
+def test_who_holds_fewer_comes_first() -> None:
+    """Turns are among equals: long requests would otherwise hold more slots than short ones."""
+    desk = Desk()
+    desk.hold("a1", "a2", "b1")
+    desk.join("a3", "a4", "b2", "b3", "c1", "c2")
+    assert desk.serve(1) == "c1"
+    assert desk.serve(2) == "b2 c2"
+    desk.join("b4")
+    assert desk.serve() == "a3 b3 a4 b4"
+    desk.end()
+
+
+def test_who_gives_back_is_behind_its_equals() -> None:
+    """It has just had a turn; those who hold as few have waited for theirs."""
+    desk = Desk()
+    desk.hold("a1", "b1")
+    desk.join("a2", "b2", "c1")
+    desk.done("b1")
+    desk.done("a1")
+    assert desk.serve() == "c1 b2 a2"
+    desk.end()
+
+
 def test_an_account_holds_its_share_and_not_more() -> None:
     """The surplus waits, is in nobody's way, and has its turn when something is given back."""
     desk = Desk(share=2)
     desk.hold("a1")
     desk.join("a2", "a3", "a4", "b1", "b2", "b3")
-    assert desk.serve() == "a2 b1 b2"
+    assert desk.serve() == "b1 a2 b2"
     assert desk.queue.at_share("a")
     assert desk.queue.at_share("b")
     assert not desk.queue.at_share("c")

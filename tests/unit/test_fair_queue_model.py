@@ -80,7 +80,7 @@ class Model:
             counts = asked.account in self.ring and part * len(accounts) <= self.tokens
             if counts and self.claims(asked, now):
                 return self.serve(asked) if asked.tokens <= self.free else None
-        for account in self.ring:
+        for account in sorted(self.ring, key=lambda account: len(self.held(account))):
             head, *younger = self.of(account)
             may = [head] if self.claims(head, now) else [head, *younger]
             for asked in may:
@@ -97,9 +97,18 @@ class Model:
         if asked in self.passed_over:
             self.passed_over.remove(asked)
         self.holding.append(asked)
-        self.ring.remove(asked.account)
-        self.line_up()
+        self.to_the_end(asked.account)
         return asked
+
+    def done(self, asked: Asked) -> None:
+        """It gives back what it held."""
+        self.holding.remove(asked)
+        self.to_the_end(asked.account)
+
+    def to_the_end(self, account: str) -> None:
+        """Holding more or fewer than before, it is behind those that hold as many."""
+        self.ring = [other for other in self.ring if other != account]
+        self.line_up()
 
     def gives_way(self, newcomer: Asked) -> bool:
         """Whether it is the newcomer that goes."""
@@ -137,9 +146,9 @@ class Twins:
         elif what == "join":
             self.join(Asked("abcde"[number], tokens))
         elif what == "done" and model.holding:
-            asked = model.holding.pop(number % len(model.holding))
+            asked = model.holding[number % len(model.holding)]
             queue.done(self.entries[asked])
-            model.line_up()
+            model.done(asked)
         elif what == "leave" and model.waiting:
             asked = model.waiting[number % len(model.waiting)]
             queue.leave(self.entries[asked], self.now)

@@ -90,7 +90,7 @@ def test_the_wait_is_measured() -> None:
 
 
 def test_turns_come_in_order_of_arrival() -> None:
-    """First come, first served; a newcomer does not take the slot that was just given back."""
+    """Of each account; a newcomer does not take the slot that was just given back."""
 
     async def play() -> None:
         slots, order = make(), list[str]()
@@ -100,7 +100,7 @@ def test_turns_come_in_order_of_arrival() -> None:
         await finish(first)
         newcomer = Holder(slots, "d", order)
         await finish(*waiting, newcomer)
-        assert order == ["b", "a", "c", "b", "d"]
+        assert order == ["b", "c", "a", "d", "b"]
         assert (slots.in_flight, slots.queued) == (0, 0)
 
     warp.run(play())
