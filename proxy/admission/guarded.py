@@ -7,13 +7,11 @@ second. From then on nobody asks it, until one task of ours has seen that it ans
 import asyncio
 import secrets
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
-from proxy.admission.ledger import Ask, Charge, Decision
-from proxy.admission.link import LinkError
-from proxy.admission.shared import LEASE_SECONDS, SharedBooks
+from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError
 
 RETRY_SECONDS = 5.0
 """How long Redis is left alone once it has failed."""
@@ -22,6 +20,30 @@ RENEW_SECONDS = LEASE_SECONDS / 3
 
 _MAX_OWED = 1_000
 _MAX_AT_ONCE = 100
+
+
+class Books(Protocol):
+    """What is guarded: ``proxy.admission.shared.SharedBooks``. All of it may raise LinkError."""
+
+    async def take(self, account: str, ask: Ask, lease: str) -> Decision:
+        """Charges all or nothing."""
+        ...
+
+    async def settle(self, charge: Charge, used: int) -> None:
+        """Corrects a charge."""
+        ...
+
+    async def renew(self, account: str, leases: Iterable[str]) -> None:
+        """Has them last from now."""
+        ...
+
+    async def probe(self) -> None:
+        """Returns if the books would do what they are asked."""
+        ...
+
+    async def aclose(self) -> None:
+        """Ends the connection."""
+        ...
 
 
 class GuardedBooks:
@@ -42,7 +64,7 @@ class GuardedBooks:
 
     def __init__(
         self,
-        books: SharedBooks,
+        books: Books,
         *,
         on_change: Callable[[bool, str], None] = lambda _up, _why: None,
         on_failure: Callable[[], None] = lambda: None,

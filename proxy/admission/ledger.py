@@ -8,6 +8,14 @@ CONCURRENCY_WAIT = 1 * TICKS_PER_SECOND
 """Ticks after which to try again for one more at once. Nobody knows when a request will end."""
 
 
+LEASE_SECONDS = 30
+"""How long a request counts as running, in books that others keep, unless it is said again."""
+
+
+class LinkError(Exception):
+    """Who keeps the books elsewhere does not say. The text is fit for the log: no address in it."""
+
+
 class Cost(NamedTuple):
     """What a request is about to use of one limit."""
 

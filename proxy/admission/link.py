@@ -18,6 +18,8 @@ from redis.asyncio import Connection
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
+from proxy.admission.ledger import LinkError
+
 BUDGET_SECONDS = 0.1
 
 # Turns of the loop in which an answer that has arrived is read and handed over.
@@ -27,10 +29,6 @@ _GRACE_TURNS = 4
 _BROKEN = (RedisError, OSError, EOFError, ValueError)
 
 Command = tuple[str | bytes, ...]
-
-
-class LinkError(Exception):
-    """No answer. Its text names no address and no password, and is fit for the log."""
 
 
 class AnsweredError(LinkError):

@@ -97,11 +97,6 @@ class MemoryBooks:
             counter.turn(tick, meter.length)
             counter.settle(window, used - amount)
 
-    def running(self, account: str) -> int:
-        """How many of its requests run, of those that had a limit on it."""
-        books = self._table(account).get(account)
-        return books.running if books is not None else 0
-
     def _table(self, account: str) -> dict[str, _Account]:
         return self._strangers if account.startswith(ANONYMOUS) else self._keys
 

@@ -7,11 +7,10 @@ and ours go along, so that they can decide with the same figures while it is awa
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from proxy.admission import link, wording
+from proxy.admission import wording
 from proxy.admission.guarded import RETRY_SECONDS, GuardedBooks, charged
 from proxy.admission.ledger import Ask, Charge, Cost, Decision
 from proxy.admission.memory import MemoryBooks
-from proxy.admission.shared import SharedBooks
 from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS
 from proxy.errors import LimitsUnavailable
 from proxy.principal import Allowance
@@ -198,6 +197,9 @@ def build(
     local = MemoryBooks(clock)
     if redis_url is None:
         return RateLimits(local)
-    books = SharedBooks(link.Link(link.connector(redis_url)))
+    # Here, because Redis's client is 6 MB, which most do not need.
+    from proxy.admission import shared  # noqa: PLC0415
+
+    books = shared.connect(redis_url)
     guarded = GuardedBooks(books, on_change=on_change, on_failure=on_failure)
     return RateLimits(local, guarded, closed=closed)

@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 from importlib.resources import files
 
-from proxy.admission.ledger import Ask, Charge, Cost, Decision
-from proxy.admission.link import AnsweredError, Link, LinkError
+from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Cost, Decision, LinkError
+from proxy.admission.link import AnsweredError, Link, connector
 from proxy.admission.window import TICKS_PER_SECOND, Reading, ticks
-
-LEASE_SECONDS = 30
 
 
 class SharedBooks:
@@ -43,7 +41,7 @@ class SharedBooks:
             keys.append(_leases(account))
             told += (ask.concurrency, LEASE_SECONDS * TICKS_PER_SECOND, lease)
         answer = await self._call("take", keys, told)
-        return _decision(answer, len(ask.costs))
+        return read_decision(answer, len(ask.costs))
 
     async def settle(self, charge: Charge, used: int) -> None:
         """As ``MemoryBooks.settle``.
@@ -92,6 +90,15 @@ class SharedBooks:
         return await self._link.ask("EVAL", self._script, *rest, due=due)
 
 
+def connect(url: str) -> SharedBooks:
+    """The books at this URL; nobody connects before they are asked.
+
+    Raises:
+        ValueError: It is no URL of Redis.
+    """
+    return SharedBooks(Link(connector(url)))
+
+
 def _counters(account: str, costs: tuple[Cost, ...]) -> list[str]:
     return [f"bulwark:{{{account}}}:{cost.meter.name}" for cost in costs]
 
@@ -100,14 +107,19 @@ def _leases(account: str) -> str:
     return f"bulwark:{{{account}}}:leases"
 
 
-def _decision(answer: bytes, count: int) -> Decision:
+def read_decision(answer: bytes, count: int) -> Decision:
+    """What the script says of so many counters.
+
+    Raises:
+        LinkError: It would never say that.
+    """
     try:
         refused_by, wait, *rest = map(int, answer.split())
-        windows, remaining, resets = rest[0::3], rest[1::3], rest[2::3]
-        readings = [Reading(*reading) for reading in zip(windows, remaining, resets, strict=True)]
+        told = list(zip(rest[0::3], rest[1::3], rest[2::3], strict=True))
     except ValueError:
-        readings = []
-        refused_by = wait = 0
-    if len(readings) != count:
+        refused_by, wait, told = 0, 0, []
+    granted = refused_by < 0
+    if len(told) != count or refused_by > count or granted == (wait > 0):
         raise LinkError("it answered what the script never says")
-    return Decision(None if refused_by < 0 else refused_by, wait, readings)
+    readings = [Reading(*numbers) for numbers in told]
+    return Decision(None if granted else refused_by, wait, readings)
