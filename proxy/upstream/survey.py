@@ -114,7 +114,8 @@ def median(buckets: list[Sample]) -> int | None:
             bound = float(bucket.labels.get(b"le", b""))
         except ValueError:
             continue
-        counts[bound] = counts.get(bound, 0.0) + bucket.value
+        if bound > 0:  # which what is no number is not
+            counts[bound] = counts.get(bound, 0.0) + bucket.value
     half = max(counts.values(), default=0.0) / 2
     if half <= 0:
         return None

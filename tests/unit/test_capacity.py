@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from proxy import standin
 from proxy.cli.arithmetic import Capacity, work_out
+from proxy.cli.capacity import capacity
 from proxy.config import Settings
 from proxy.upstream import target as targets
 from proxy.upstream.exposition import Sample, samples
@@ -94,6 +98,7 @@ async def test_a_llamacpp() -> None:
         ),
         pytest.param(b'{"max_running_requests":true}', None, id="no number"),
         pytest.param(b'{"internal_states":7}', None, id="no list"),
+        pytest.param(b'{"internal_states":[7]}', None, id="a list of something else"),
         pytest.param(b"[]", None, id="no object"),
         pytest.param(b"[" * 100_000, None, id="no end of lists"),
         pytest.param(404, None, id="an older one"),
@@ -143,6 +148,11 @@ def buckets(**counts: float) -> list[Sample]:
         pytest.param(buckets(_20=3, _10=1), 12, id="out of order"),
         pytest.param(buckets(_10=1, _20=3) * 2, 12, id="two engines"),
         pytest.param([*buckets(_10=4), Sample({b"le": b"x"}, 9), Sample({}, 9)], 5, id="no bounds"),
+        pytest.param(
+            [*buckets(_10=4), Sample({b"le": b"NaN"}, 9), Sample({b"le": b"-Inf"}, 9)],
+            5,
+            id="bounds that cannot be",
+        ),
     ],
 )
 def test_the_median(histogram: list[Sample], found: int | None) -> None:
@@ -279,18 +289,24 @@ def test_a_queue_in_the_engine_hints_at_its_seats() -> None:
 
 
 async def run(*arguments: str, **settings: str) -> tuple[int, str, str]:
-    """``bulwark capacity`` in a process of its own: its status and what it printed."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PROXY_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "proxy", "capacity", *arguments),
-        env={**inherited, **{f"PROXY_{name.upper()}": value for name, value in settings.items()}},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    """The command's status and what it printed; it has a loop of its own, and so a thread."""
+    commands = typer.Typer()
+    commands.command()(capacity)
+    environment: dict[str, str | None] = dict.fromkeys(
+        name for name in os.environ if name.startswith("PROXY_")
     )
-    async with asyncio.timeout(20):
-        said, complained = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, said.decode(), complained.decode()
+    environment |= {f"PROXY_{name.upper()}": value for name, value in settings.items()}
+    result = await asyncio.to_thread(
+        CliRunner().invoke, commands, arguments, env=environment, catch_exceptions=False
+    )
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_it_is_a_command_of_the_program() -> None:
+    """With help; tried in a process of its own."""
+    command = [sys.executable, "-m", "proxy", "capacity", "--help"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
+    assert "--max-num-seqs" in run.stdout
 
 
 async def test_the_command() -> None:
