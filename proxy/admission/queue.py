@@ -147,14 +147,6 @@ class FairQueue(Generic[T]):
         """Who has waited longest."""
         return next(iter(self._waiting), None)
 
-    @property
-    def next_claim(self) -> float | None:
-        """When the next of those passed over will have been for too long; None if there is none."""
-        if not self._passed_over:
-            return None
-        since = next(iter(self._passed_over)).passed_over
-        return None if since is None else since + self._patience_seconds
-
     def at_share(self, name: str) -> bool:
         """Whether this account holds as many as it may."""
         account = self._accounts.get(name)
@@ -213,7 +205,7 @@ class FairQueue(Generic[T]):
             limit_tokens: What there is of it when nobody holds any.
             now: The time.
         """
-        self.let_claim(now)
+        self._let_claim(now)
         entry = self._claim(limit_tokens) if self._claims else None
         if entry is None:
             entry = self._in_turn(free_tokens, now)
@@ -222,14 +214,6 @@ class FairQueue(Generic[T]):
         if entry is not None:
             self._serve(entry)
         return entry
-
-    def let_claim(self, now: float) -> None:
-        """Gives a claim to whoever has been passed over for long enough; ``next`` does so too."""
-        while (due := self.next_claim) is not None and due <= now:
-            entry, _ = self._passed_over.popitem(last=False)
-            entry.claims = True
-            self._claims[entry] = None
-            self._line_up(entry.account)
 
     def done(self, entry: Entry[T]) -> None:
         """A request gives back what it held."""
@@ -265,6 +249,20 @@ class FairQueue(Generic[T]):
         if head is not None and head.passed_over is None:
             head.passed_over = now
             self._passed_over[head] = None
+
+    def _let_claim(self, now: float) -> None:
+        """Gives a claim to whoever has been passed over for long enough.
+
+        Only when somebody is to be served: a claim lets nobody in, it keeps others out.
+        """
+        while self._passed_over:
+            entry = next(iter(self._passed_over))
+            if entry.passed_over is None or now - entry.passed_over < self._patience_seconds:
+                return
+            del self._passed_over[entry]
+            entry.claims = True
+            self._claims[entry] = None
+            self._line_up(entry.account)
 
     def _claim(self, limit_tokens: int) -> Entry[T] | None:
         """Whose claim is to be met first, if anybody has one that counts.

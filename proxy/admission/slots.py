@@ -13,9 +13,10 @@ from types import TracebackType
 
 from proxy.admission.kv import TokenBudget
 from proxy.admission.lineup import UNBOUNDED
+from proxy.admission.overload import Busy, outgrown, too_large
 from proxy.admission.pace import Pace
 from proxy.admission.queue import Entry, FairQueue, Standing
-from proxy.errors import Overloaded, ProxyError, RequestExceedsCapacity
+from proxy.errors import ProxyError
 
 Turn = asyncio.Future[ProxyError | None]
 """Done when the wait is over: with None where the slot is there, else with why it will not be."""
@@ -99,7 +100,7 @@ class Slots:
         budget = self._budget
         if budget is not None and budget.limit is not None:
             for entry in [e for e in self._queue.waiting if e.tokens > budget.limit]:
-                self._refuse(entry, self._outgrown(budget))
+                self._refuse(entry, outgrown(budget))
         self._look()
 
     def _enter(self, account: str, tokens: int, certain: int, output: int) -> Entry[Turn]:
@@ -113,7 +114,7 @@ class Slots:
         queue, budget = self._queue, self._budget
         if budget is not None and budget.limit is not None and tokens > budget.limit:
             if certain > budget.limit:
-                raise _too_large(certain, output, budget)
+                raise too_large(certain, output, budget)
             tokens = budget.limit
         if not queue and self._fits(tokens, now) and not queue.at_share(account):
             entry = queue.enter(account, tokens, now)
@@ -186,8 +187,6 @@ class Slots:
             self._take(entry)
             if turn is not None:
                 turn.set_result(None)
-        if (claim := queue.next_claim) is not None:
-            self._watch(claim)
 
     def _make_room(self, newcomer: Entry[Turn], now: float) -> None:
         """Keeps the queue within its size.
@@ -198,11 +197,11 @@ class Slots:
         leaving = self._queue.give_way()
         if leaving is None:
             return
-        waiting = self.queued - 1
+        busy = self._busy(leaving, self.queued - 1)
         if leaving is newcomer:
             self._queue.leave(leaving, now)
-            raise self._full(waiting)
-        self._refuse(leaving, self._displaced(waiting))
+            raise busy.full()
+        self._refuse(leaving, busy.gave_way())
 
     def _refuse(self, entry: Entry[Turn], error: ProxyError) -> None:
         self._queue.leave(entry, self._clock())
@@ -229,71 +228,32 @@ class Slots:
         while (oldest := queue.oldest) is not None:
             if now - oldest.since < self._queue_timeout_seconds:
                 break
-            self._refuse(oldest, self._too_long())
-        # Also while no slot is free: what is due would be due again, and again.
-        queue.let_claim(now)
+            busy = self._busy(oldest, self.queued - 1)
+            self._refuse(oldest, busy.too_long(self._queue_timeout_seconds))
         self._serve(now)
         if (oldest := queue.oldest) is not None:
             self._watch(oldest.since + self._queue_timeout_seconds)
             if self._budget is not None and (stale := self._budget.stale_from(now)) is not None:
                 self._watch(stale)
 
-    def _retry_after(self) -> int:
-        return self._pace.retry_after_seconds(self.queued, self._clock())
-
-    def _full(self, waiting: int) -> Overloaded:
-        return Overloaded(
-            f"This server is busy: {self._busy()} and {waiting} wait, which is as many as may "
-            "(PROXY_QUEUE_SIZE). Try again soon.",
-            retry_after_seconds=self._retry_after(),
+    def _busy(self, entry: Entry[Turn], waiting: int) -> Busy:
+        now = self._clock()
+        return Busy(
+            in_flight=self._in_flight,
+            waiting=waiting,
+            limited_by=self._limited_by(entry, now),
+            retry_after_seconds=self._pace.retry_after_seconds(waiting, now),
         )
 
-    def _displaced(self, waiting: int) -> Overloaded:
-        return Overloaded(
-            f"This server is busy: {self._busy()} and {waiting} wait, which is as many as may "
-            "(PROXY_QUEUE_SIZE), most of them yours: the last of them gave way to somebody who "
-            "waits with fewer. Try again soon.",
-            retry_after_seconds=self._retry_after(),
-        )
-
-    def _too_long(self) -> Overloaded:
-        return Overloaded(
-            f"This server is busy: the request has waited {self._queue_timeout_seconds:g} s for "
-            f"its turn, which is as long as it may (PROXY_QUEUE_TIMEOUT_SECONDS), while "
-            f"{self._busy()}. Try again soon.",
-            retry_after_seconds=self._retry_after(),
-        )
-
-    def _busy(self) -> str:
-        """What keeps it busy, with the setting that bounds it."""
-        answered = f"{self._in_flight} requests are being answered"
-        if self._in_flight >= self._max_inflight:
-            return f"{answered} (PROXY_MAX_INFLIGHT)"
+    def _limited_by(self, entry: Entry[Turn], now: float) -> str:
         budget = self._budget
-        if budget is not None and not budget.has_room(self._clock()):
-            return f"{answered}, the model server can do with no more now,"
-        if budget is not None and budget.limit is not None and budget.reserved:
-            return (
-                f"{answered}, {budget.reserved:,} tokens are reserved for them out of "
-                f"{budget.setting},"
-            )
-        return f"{answered}, of one key {self._share} at most (PROXY_KEY_MAX_INFLIGHT),"
-
-    def _outgrown(self, budget: TokenBudget) -> Overloaded:
-        # Asked again, it will be told for certain, or let in.
-        return Overloaded(
-            "The model server has become smaller while the request waited: all requests together "
-            f"may need {budget.setting}. Try again.",
-            retry_after_seconds=1,
-        )
-
-
-def _too_large(tokens: int, output: int, budget: TokenBudget) -> RequestExceedsCapacity:
-    return RequestExceedsCapacity(
-        f"This request needs {tokens:,} tokens, about {tokens - output:,} for its prompt and up to "
-        f"{output:,} for its answers, and all requests together may need {budget.setting}. Shorten "
-        "the prompt, or ask for shorter or fewer answers."
-    )
+        if self._in_flight >= self._max_inflight:
+            return "which is as many as may be (PROXY_MAX_INFLIGHT)"
+        if entry.account.held >= self._share:
+            return f"{self._share} of them yours, which is your share (PROXY_KEY_MAX_INFLIGHT)"
+        if budget is None or not budget.has_room(now):
+            return "which is as many as the model server can do with now"
+        return f"with {budget.reserved:,} tokens reserved of {budget.setting}"
 
 
 class Hold:

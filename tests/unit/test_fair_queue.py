@@ -228,7 +228,7 @@ def test_a_claim_comes_with_time(seconds: float, order: str) -> None:
     desk.hold("z1", "z2", tokens=30)
     desk.join("a1", tokens=50)
     assert desk.serve() == ""
-    assert desk.queue.next_claim == 105
+    assert desk.entries["a1"].passed_over == 100
     desk.now += seconds
     desk.join("a2", "b1", tokens=5)
     assert sorted(desk.serve().split()) == order.split()
@@ -244,9 +244,9 @@ def test_patience_begins_with_the_turn() -> None:
     desk.join("b1", tokens=95)
     desk.now += 60
     assert desk.serve(1) == "a1"
-    assert desk.queue.next_claim is None
+    assert desk.entries["b1"].passed_over is None
     assert desk.serve() == ""
-    assert desk.queue.next_claim == desk.now + 5
+    assert desk.entries["b1"].passed_over == desk.now
     desk.end()
 
 

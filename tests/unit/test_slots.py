@@ -127,6 +127,21 @@ def test_a_share_is_left_to_others() -> None:
     warp.run(play())
 
 
+def test_who_has_its_share_is_told_so() -> None:
+    """Slots are free, so that their number is not what it was refused for."""
+
+    async def play() -> None:
+        slots = make(max_inflight=4, key_max_inflight=1, queue_size=0)
+        async with slots.hold("a"), slots.hold("b"):
+            with pytest.raises(Overloaded) as refused:
+                async with slots.hold("a"):
+                    pass
+        assert "2 requests are being answered, 1 of them yours" in refused.value.message
+        assert "PROXY_KEY_MAX_INFLIGHT" in refused.value.message
+
+    warp.run(play())
+
+
 def test_a_newcomer_that_can_be_served_needs_no_place_in_the_queue() -> None:
     """A queue full of somebody's surplus refuses nobody else, and costs nobody their place."""
 
@@ -164,8 +179,9 @@ def test_a_full_queue_refuses_at_once(queue_size: int, waiting: int) -> None:
             async with slots.hold("a"):
                 pass
         assert refused.value.retry_after_seconds == 5
-        assert "1 requests are being answered (PROXY_MAX_INFLIGHT)" in refused.value.message
-        assert f"{waiting} wait" in refused.value.message
+        assert "1 requests are being answered" in refused.value.message
+        assert "PROXY_MAX_INFLIGHT" in refused.value.message
+        assert f"{waiting} more wait" in refused.value.message
         assert "PROXY_QUEUE_SIZE" in refused.value.message
         assert (slots.in_flight, slots.queued) == (1, waiting)
         await finish(*holders)

@@ -138,7 +138,7 @@ def test_a_large_one_gets_in_between_small_ones_for_ever() -> None:
 
 
 def test_a_claim_that_no_slot_is_free_for() -> None:
-    """It is noted when it is due, once, and not looked for a thousand times a second."""
+    """It is looked for when one is, and not a thousand times a second."""
 
     async def play() -> None:
         async with opened(House(max_inflight=2)) as house:
@@ -168,7 +168,7 @@ def test_who_is_kept_waiting_by_a_claim_gets_in_when_that_is_refused() -> None:
             assert house.inside == ["z1"]
             await asyncio.sleep(20.1)
             assert isinstance(house.refused["b1"], Overloaded)
-            assert "300 tokens are reserved for them out of 900" in house.refused["b1"].message
+            assert "with 300 tokens reserved of 900" in house.refused["b1"].message
             assert house.inside == ["z1", "s1"]
 
     warp.run(play())
@@ -284,6 +284,6 @@ def test_what_is_said_when_the_engine_is_what_is_full() -> None:
                 await asyncio.sleep(1)
                 house.budget.note_load(waiting=0, usage_fraction=0.99, at=warp.now())
                 house.slots.wake()
-            assert "the model server can do with no more now" in house.refused["c1"].message
+            assert "as many as the model server can do with now" in house.refused["c1"].message
 
     warp.run(play())
