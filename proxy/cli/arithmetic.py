@@ -8,6 +8,8 @@ from proxy.admission.kv import TokenBudget
 from proxy.config import Settings
 from proxy.upstream.survey import Facts
 
+SEEN = "at the median seen"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -15,6 +17,7 @@ class Row:
 
     Attributes:
         prompt_tokens: None where only the sum is known.
+        certain_tokens: What it needs even if its estimate is too high: more is refused at once.
         sum: How its tokens come about.
         fit: How many the whole pool holds; None where it is not known.
         admitted: How many are let in at once, by the budget and by PROXY_MAX_INFLIGHT.
@@ -24,6 +27,7 @@ class Row:
     prompt_tokens: int | None
     output_tokens: int | None
     tokens: int
+    certain_tokens: int
     sum: str
     fit: int | None
     admitted: int
@@ -49,7 +53,7 @@ class Capacity:
 def work_out(facts: Facts, settings: Settings) -> Capacity:
     """What this engine holds at these settings."""
     budget = _budget(facts, settings)
-    rows = tuple(_rows(facts, settings, budget))
+    rows = tuple(_row(kind, facts, settings, budget) for kind in _kinds(facts, settings))
     advice = _Advice(facts, settings, budget, rows)
     findings = tuple(advice.findings())
     return Capacity(facts=facts, budget_tokens=budget, rows=rows, findings=findings, set=advice.set)
@@ -66,35 +70,55 @@ def _budget(facts: Facts, settings: Settings) -> int | None:
     return budget.limit
 
 
-def _rows(facts: Facts, settings: Settings, budget: int | None) -> Iterator[Row]:
-    def row(kind: str, prompt: int | None, output: int | None, tokens: int, how: str) -> Row:
-        return Row(
-            kind=kind,
-            prompt_tokens=prompt,
-            output_tokens=output,
-            tokens=tokens,
-            sum=how,
-            fit=None if facts.pool_tokens is None else facts.pool_tokens // tokens,
-            admitted=min(
-                settings.max_inflight, settings.max_inflight if budget is None else budget // tokens
-            ),
-        )
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of request; the members as in ``Row``."""
 
+    name: str
+    prompt: int | None
+    output: int | None
+    tokens: int
+    certain: int
+    sum: str
+
+
+def _kinds(facts: Facts, settings: Settings) -> Iterator[_Kind]:
     chars, output = settings.max_prompt_chars, settings.max_output_tokens
     estimates = Estimates(media_tokens=settings.media_tokens)
-    for kind, text in (
+    for name, text in (
         ("at the caps", chars),
         ("at the caps, with all the tools", chars + settings.max_schema_chars),
     ):
-        prompt = estimates.prompt_tokens("", text, 0)
-        yield row(kind, prompt, output, prompt + output, f"{text:,} characters / 3 + {output:,}")
-    seen_prompt, seen_output = facts.median_prompt_tokens, facts.median_output_tokens
-    if seen_prompt is not None and seen_output is not None:
-        tokens = max(1, seen_prompt + seen_output)
-        how = f"{seen_prompt:,} + {seen_output:,}, as counted by the engine"
-        yield row("at the median seen", seen_prompt, seen_output, tokens, how)
-    if facts.context_tokens is not None:
-        yield row("at its full context", None, None, facts.context_tokens, "the model's own limit")
+        prompt, certain = estimates.prompt_tokens("", text, 0), estimates.least_tokens(text)
+        how = f"{text:,} characters / 3 + {output:,}"
+        yield _Kind(name, prompt, output, prompt + output, certain + output, how)
+    prompt_seen, output_seen = facts.median_prompt_tokens, facts.median_output_tokens
+    if prompt_seen is not None and output_seen is not None:
+        both = max(1, prompt_seen + output_seen)
+        how = f"{prompt_seen:,} + {output_seen:,}, as counted by the engine"
+        yield _Kind(SEEN, prompt_seen, output_seen, both, both, how)
+    if (context := facts.context_tokens) is not None:
+        # All of it prompt, of which half is certain: by the most bytes that a token may have.
+        how = "the model's own limit"
+        yield _Kind("at its full context", None, None, context, context // 2, how)
+
+
+def _row(kind: _Kind, facts: Facts, settings: Settings, budget: int | None) -> Row:
+    admitted = settings.max_inflight
+    if budget is not None:
+        # One that may need more than there is has it all, and runs alone.
+        at_once = 1 if kind.certain <= budget < kind.tokens else budget // kind.tokens
+        admitted = min(admitted, at_once)
+    return Row(
+        kind=kind.name,
+        prompt_tokens=kind.prompt,
+        output_tokens=kind.output,
+        tokens=kind.tokens,
+        certain_tokens=kind.certain,
+        sum=kind.sum,
+        fit=None if facts.pool_tokens is None else facts.pool_tokens // kind.tokens,
+        admitted=admitted,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +180,25 @@ class _Advice:
             waits = "" if self.budget is None else "; the others wait for tokens, not for a place"
             yield f"Its KV cache holds {holds} requests {self._typical().kind}, not {inflight}{waits}."
         for row in self.rows:
-            if self.budget is not None and row.tokens > self.budget:
-                yield (
-                    f"A request {row.kind} is refused: it may need {row.tokens:,} tokens, and "
-                    f"{self.budget:,} are all that there are."
-                )
-            elif row.tokens > (self.facts.context_tokens or row.tokens):
-                yield (
-                    f"A request {row.kind} may need {row.tokens:,} tokens, more than the model's "
-                    f"context of {self.facts.context_tokens:,}."
-                )
+            yield from self._about(row)
+
+    def _about(self, row: Row) -> Iterator[str]:
+        budget, context = self.budget, self.facts.context_tokens
+        if budget is not None and row.certain_tokens > budget:
+            yield (
+                f"A request {row.kind} is refused: it needs {row.certain_tokens:,} tokens at least, "
+                f"and {budget:,} are all that there are."
+            )
+        elif budget is not None and row.tokens > budget:
+            yield (
+                f"A request {row.kind} may need {row.tokens:,} tokens of the {budget:,} that there "
+                "are: it waits until it can run alone."
+            )
+        elif context is not None and row.tokens > context:
+            yield (
+                f"A request {row.kind} may need {row.tokens:,} tokens, more than the model's "
+                f"context of {context:,}."
+            )
 
     def _best(self) -> int:
         """What PROXY_MAX_INFLIGHT should be."""
@@ -184,7 +217,7 @@ class _Advice:
 
     def _typical(self) -> Row:
         """What was seen, or for want of that the caps."""
-        seen = [row for row in self.rows if row.kind == "at the median seen"]
+        seen = [row for row in self.rows if row.kind == SEEN]
         return (seen or list(self.rows))[0]
 
     def _budget_is_wrong(self) -> bool:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from proxy.cli.arithmetic import Capacity, work_out
+from proxy.cli.arithmetic import SEEN, Capacity, work_out
 from proxy.cli.failures import give_up
 from proxy.config import ConfigError, Settings, load
 from proxy.upstream import target as targets
@@ -136,6 +136,6 @@ def _table(found: Capacity) -> Table:
     for row in found.rows:
         fit = "?" if row.fit is None else f"{row.fit:,}"
         table.add_row(row.kind, f"{row.tokens:,}", fit, f"{row.admitted:,}", row.sum)
-    if not any(row.kind == "at the median seen" for row in found.rows):
-        table.add_row("at the median seen", "", "", "", _NO_TOKENS)
+    if not any(row.kind == SEEN for row in found.rows):
+        table.add_row(SEEN, "", "", "", _NO_TOKENS)
     return table

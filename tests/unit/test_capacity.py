@@ -177,7 +177,7 @@ def worked_out(facts: Facts, **settings: Any) -> Capacity:
 
 
 def test_the_arithmetic() -> None:
-    """Two cards with 186,624 tokens: one request of the whole context fits, and is refused."""
+    """Two cards with 186,624 tokens: one request of the whole context fits, alone."""
     facts = facts_of(
         186_624, context_tokens=180_000, median_prompt_tokens=3_000, median_output_tokens=700
     )
@@ -187,10 +187,10 @@ def test_the_arithmetic() -> None:
         ("at the caps", 3_334 + 4_096, 25, 22),
         ("at the caps, with all the tools", 24_667 + 4_096, 6, 5),
         ("at the median seen", 3_700, 50, 32),
-        ("at its full context", 180_000, 1, 0),
+        ("at its full context", 180_000, 1, 1),
     ]
-    (refused,) = found.findings
-    assert refused.startswith("A request at its full context is refused: it may need 180,000")
+    (alone,) = found.findings
+    assert alone.startswith("A request at its full context may need 180,000 tokens of the 167,961")
     assert found.set == {}
 
 
