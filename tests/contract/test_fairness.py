@@ -205,6 +205,18 @@ async def test_the_cache_is_not_overbooked(proxy: Launch) -> None:
     await engine.end(*clients)
 
 
+async def test_estimates_learn(proxy: Launch) -> None:
+    """A prompt that came to far less than a third of its bytes makes the next one's guess smaller."""
+    running = await proxy(kv_budget_tokens=5_000)
+    engine = Engine(running)
+    clients = await engine.send("g1", text="x" * 1_000)
+    assert running.metric("bulwark_kv_reserved_tokens") == 344 + 16
+    await engine.finish("g1")
+    clients += await engine.send("g2", text="x" * 1_000)
+    assert running.metric("bulwark_kv_reserved_tokens") == 323 + 16
+    await engine.end(*clients)
+
+
 @pytest.mark.parametrize(
     ("setting", "limit"),
     [
