@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.upstream.exposition import PageRefused, samples
 from proxy.upstream.readings import MAX_PAGE_BYTES, MAX_POOL_TOKENS, Reading, read
@@ -301,6 +303,24 @@ def test_a_restart_is_seen(
     first = Reading(**{"engine": "vllm", **before})  # type: ignore[arg-type]
     second = Reading(**{"engine": "vllm", **after})  # type: ignore[arg-type]
     assert second.is_of_a_restarted(first) is restarted
+
+
+PIECES = (
+    *(b"vllm:num_requests_running", b"vllm:cache_config_info", b"sglang:num_running_reqs"),
+    *(b"sglang:max_total_num_tokens", b"llamacpp:requests_processing", b"vllm:"),
+    *(b"{", b"}", b'"', b"=", b",", b"\\", b"\n", b" ", b"#", b"engine", b"kv_cache_size_tokens"),
+    *(b'kv_cache_size_tokens="2048"', b'num_gpu_blocks="9"', b'block_size="0"', b"None"),
+    *(b"1", b"-1", b"1e308", b"9" * 400, b"NaN", b"+Inf", b"\x00", b"\xff"),
+)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map(b"".join))
+def test_any_page_is_read_or_refused(page: bytes) -> None:
+    """Nothing else comes of it, whatever it is made of."""
+    with contextlib.suppress(PageRefused):
+        reading = read(page)
+        assert reading.pool_tokens is None or 1_024 <= reading.pool_tokens <= MAX_POOL_TOKENS
+        assert reading.running is None or reading.running >= 0
 
 
 def fill(line: bytes) -> bytes:
