@@ -153,6 +153,21 @@ async def test_concurrency(books: Books, account: str) -> None:
     assert (await books.take(account, ask, "e")).refused_by == 0
 
 
+async def test_of_two_equal_waits_that_of_the_window_is_told(
+    books: Books, clock: Clock, account: str
+) -> None:
+    """A second for the one and for the other: the one that is certain."""
+    ask = ask_for((REQUESTS, 1, 1), concurrency=1)
+    await books.take(account, ask_for((REQUESTS, 1, 1)), "")
+    clock.now += 59
+    await books.take(account, ask_for(concurrency=1), "a")
+    assert (await books.take(account, ask, "b"))[:2] == (0, 11)
+    clock.now += 0.1
+    assert (await books.take(account, ask, "b"))[:2] == (0, 10)
+    clock.now += 0.1
+    assert (await books.take(account, ask, "b"))[:2] == (1, 10)
+
+
 @pytest.mark.parametrize(
     ("later", "used", "remaining"),
     [

@@ -248,6 +248,24 @@ async def test_here_the_same_figures_count_on(own_server: Server, make: Make, ho
     assert proxy.said == [False]
 
 
+async def test_what_redis_grants_is_counted_here_in_any_case(
+    own_server: Server, make: Make
+) -> None:
+    """Redis has forgotten what runs and grants more than we would: all of it runs, and ends."""
+    proxy = await make(retry_seconds=60)
+    allowance = Allowance(concurrency=1, tokens_per_minute=10)
+    first = await proxy.rates.reserve("k", allowance, 10)
+    async with own_server.client() as client:
+        await client.flushall()
+    second = await proxy.rates.reserve("k", allowance, 10)
+    for grant in (first, second):
+        await proxy.rates.settle(grant, 0)
+    await own_server.kill()
+    await proxy.rates.reserve("k", allowance, 10)
+    with pytest.raises(RateLimitExceeded):
+        await proxy.rates.reserve("k", allowance, 0)
+
+
 async def test_closed(own_server: Server, make: Make) -> None:
     """Where nobody may guess: 503 for whom has limits, and nothing for whom has none."""
     proxy = await make(closed=True)
