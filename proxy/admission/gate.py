@@ -5,16 +5,13 @@ which it may wait. The order matters: what waits holds its tokens already, so th
 queue with what it may not have.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-
-import anyio
+from types import TracebackType
 
 from proxy.admission.estimates import Estimates
 from proxy.admission.kv import TokenBudget
-from proxy.admission.rates import RateLimits
-from proxy.admission.slots import Slots
+from proxy.admission.rates import Grant, RateLimits
+from proxy.admission.slots import Hold, Slots
 from proxy.errors import RawHeaders
 from proxy.principal import Allowance
 
@@ -80,41 +77,73 @@ class Gate:
         """Whether anything depends on what prompts really come to."""
         return self._budget is not None and self._budget.limit is not None
 
-    @asynccontextmanager
-    async def hold(
-        self, account: str, allowance: Allowance, demand: Demand
-    ) -> AsyncIterator[Admitted]:
-        """Holds everything for the block.
+    def hold(self, account: str, allowance: Allowance, demand: Demand) -> "Passage":
+        """Holds everything for an ``async with`` block, which it gives an ``Admitted``.
 
-        Raises:
+        Raises, on entering:
             RateLimitExceeded: The key has had its tokens, or has as many requests under way as it may.
             RequestExceedsRateLimit: It can never have so many at once.
             RequestExceedsCapacity: Nor can the engine.
             LimitsUnavailable: Nobody can tell what the key has had.
             Overloaded: The queue is full, or the wait has lasted too long.
         """
+        return Passage(self, account, allowance, demand)
+
+    async def enter(self, passage: "Passage") -> Admitted:
+        """Takes all that a passage needs, or nothing."""
+        account, demand = passage.account, passage.demand
         prompt = self._estimates.prompt_tokens(account, demand.text_bytes, demand.media_parts)
-        tokens = prompt + demand.output_tokens
-        certain = self._estimates.least_tokens(demand.text_bytes) + demand.output_tokens
-        place = self._slots.hold(
-            account, tokens, at_least=certain, output_tokens=demand.output_tokens
-        )
-        grant = await self._rates.reserve(account, allowance, tokens)
-        used = 0
+        output = demand.output_tokens
+        grant = await self._rates.reserve(account, passage.allowance, prompt + output)
+        certain = self._estimates.least_tokens(demand.text_bytes) + output
+        place = self._slots.hold(account, prompt + output, at_least=certain, output_tokens=output)
         try:
-            async with place as queued_seconds:
-                admitted = Admitted(
-                    queued_seconds=queued_seconds, rate_fields=grant.fields, prompt_tokens=prompt
-                )
-                try:
-                    yield admitted
-                finally:
-                    used = admitted.used_tokens
+            queued_seconds = await place.__aenter__()
+        except BaseException:
+            await self._rates.settle(grant, 0)
+            raise
+        passage.grant, passage.place = grant, place
+        return Admitted(
+            queued_seconds=queued_seconds, rate_fields=grant.fields, prompt_tokens=prompt
+        )
+
+    async def leave(self, passage: "Passage", used_tokens: int) -> None:
+        """Gives it back. Waits for nobody, so that no cancellation can come between."""
+        try:
+            await passage.place.__aexit__(None, None, None)
         finally:
-            # Shielded: it is often a request that is being ended which comes by here.
-            with anyio.CancelScope(shield=True):
-                await self._rates.settle(grant, used)
+            await self._rates.settle(passage.grant, used_tokens)
 
     def learn(self, account: str, demand: Demand, prompt_tokens: int) -> None:
         """The engine has said what a prompt really was."""
         self._estimates.learn(account, demand.text_bytes, demand.media_parts, prompt_tokens)
+
+
+class Passage:
+    """One way through the gate and out again. Made by ``Gate.hold``.
+
+    A class and not a generator: entering and leaving that would cost as much as all that is held.
+    """
+
+    __slots__ = ("_admitted", "_gate", "account", "allowance", "demand", "grant", "place")
+
+    def __init__(self, gate: Gate, account: str, allowance: Allowance, demand: Demand) -> None:
+        self._gate = gate
+        self.account = account
+        self.allowance = allowance
+        self.demand = demand
+        self.grant: Grant
+        self.place: Hold
+        self._admitted: Admitted
+
+    async def __aenter__(self) -> Admitted:
+        self._admitted = await self._gate.enter(self)
+        return self._admitted
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._gate.leave(self, self._admitted.used_tokens)
