@@ -147,6 +147,13 @@ class FairQueue(Generic[T]):
         """Who has waited longest."""
         return next(iter(self._waiting), None)
 
+    def share_out(self, share: int) -> None:
+        """One account may hold as many from now on; whoever holds more keeps them."""
+        self._share = share
+        for account in self._accounts.values():
+            if account.waits:
+                self._line_up(account)
+
     def at_share(self, name: str) -> bool:
         """Whether this account holds as many as it may."""
         account = self._accounts.get(name)

@@ -48,9 +48,7 @@ class Slots:
         budget: TokenBudget | None = None,
     ) -> None:
         self._max_inflight = max_inflight
-        # All of them is no share: whoever holds all has still had no more than its turns.
-        share = key_max_inflight or max_inflight
-        self._share = share if share < max_inflight else UNBOUNDED
+        self._share = self._counted(key_max_inflight)
         self._queue_timeout_seconds = queue_timeout_seconds
         self._clock = clock
         self._budget = budget
@@ -69,6 +67,16 @@ class Slots:
     def queued(self) -> int:
         """How many requests wait for one."""
         return len(self._queue)
+
+    def share_out(self, key_max_inflight: int | None) -> None:
+        """One account may hold as many slots from now on; whoever holds more keeps them."""
+        self._share = self._counted(key_max_inflight)
+        self._queue.share_out(self._share)
+        self._look()
+
+    def _counted(self, share: int | None) -> int:
+        # All of them is no share: whoever holds all has still had no more than its turns.
+        return UNBOUNDED if share is None or share >= self._max_inflight else share
 
     def hold(
         self,

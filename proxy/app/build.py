@@ -85,7 +85,7 @@ def build(
     metrics = Metrics(registry, version=__version__)
     budget = capacity.token_budget(settings)
     slots = capacity.slots(settings, clocks, keys=len(keys), budget=budget)
-    watch = _watch(settings, keys, log)
+    watch = _watch(settings, keys, log, slots)
     monitor = Monitor(
         monitor_transport,
         target,
@@ -147,11 +147,12 @@ class _Parts:
     readiness: Readiness
 
 
-def _watch(settings: Settings, keys: KeyStore, log: Log) -> KeyFileWatch | None:
+def _watch(settings: Settings, keys: KeyStore, log: Log, slots: Slots) -> KeyFileWatch | None:
     if settings.keys_file is None:
         return None
 
     def tell(event: str, about: Mapping[str, object]) -> None:
+        slots.share_out(capacity.key_share(settings, len(keys)))
         well = event == reload.RELOADED and about["problem"] is None
         log.server(event, level="info" if well else "warning", **about)
 

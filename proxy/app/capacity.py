@@ -75,7 +75,9 @@ def heeding(budget: TokenBudget | None, places: Slots, clocks: Clocks) -> Callab
             return
         if reading.pool_tokens is not None:
             budget.set_pool(reading.pool_tokens)
-        budget.note_load(reading.waiting or 0, reading.kv_usage or 0, clocks.monotonic())
+        if reading.waiting is not None or reading.kv_usage is not None:
+            load = (reading.waiting or 0, reading.kv_usage or 0)
+            budget.note_load(*load, clocks.monotonic())
         places.wake()
 
     return heed

@@ -16,6 +16,7 @@ import pytest
 from proxy.auth.keys import generate
 from tests.harness import upstream as upstreams
 from tests.harness.client import RawClient, request_bytes
+from tests.harness.forwarding import until
 from tests.harness.keys import bearer, key_file
 from tests.harness.programs import run, started
 from tests.harness.running import CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
@@ -364,3 +365,33 @@ def test_a_server_has_one_worker() -> None:
     command = [sys.executable, "-m", "proxy", "serve", "--workers", "3"]
     refused = subprocess.run(command, capture_output=True, check=False, timeout=50)  # noqa: S603
     assert refused.returncode == 2
+
+
+async def test_a_second_key_takes_the_first_ones_last_places(proxy: Launch, tmp_path: Path) -> None:
+    """One alone may hold all of them; beside another, three quarters."""
+    path, (first,) = key_file(tmp_path, "")
+    front = await proxy(keys_file=path, api_keys=None, max_inflight=4)
+    gate = asyncio.Event()
+    front.upstream.reply = [gate, upstreams.response(b"{}")]
+
+    async def burst(count: int, key: str) -> list[RawClient]:
+        clients = [await front.connect() for _ in range(count)]
+        for client in clients:
+            await client.send(request_bytes("POST", CHAT, {**bearer(key), **JSON}, CHAT_BODY))
+        return clients
+
+    clients = await burst(4, first)
+    await front.upstream.request(3)
+    gate.set()
+    assert [(await client.read_response()).status for client in clients] == [200] * 4
+    gate.clear()
+    text, (second,) = written(tmp_path / "new", "")
+    rewritten(path, path.read_text() + text)
+    await reloaded(front)
+    clients = await burst(4, first)
+    await until(lambda: front.metric("bulwark_queue_length") == 1)
+    assert len(front.upstream.requests) == 4 + 3
+    clients += await burst(1, second)
+    await front.upstream.request(4 + 3)
+    gate.set()
+    assert [(await client.read_response()).status for client in clients] == [200] * 5

@@ -127,6 +127,33 @@ def test_a_share_is_left_to_others() -> None:
     warp.run(play())
 
 
+def test_a_share_that_changes() -> None:
+    """Whoever waited for more has it at once; whoever holds more than a smaller one keeps it."""
+
+    async def play() -> None:
+        slots = make(max_inflight=4, key_max_inflight=1)
+        first, second, third = (Holder(slots) for _ in range(3))
+        await settle()
+        assert [each.holds for each in (first, second, third)] == [True, False, False]
+        slots.share_out(2)
+        await settle()
+        assert [each.holds for each in (first, second, third)] == [True, True, False]
+        slots.share_out(1)
+        await finish(first)
+        assert [each.holds for each in (second, third)] == [True, False]
+        await finish(second)
+        await settle()
+        assert third.holds
+        await finish(third)
+        slots.share_out(None)
+        many = [Holder(slots) for _ in range(4)]
+        await settle()
+        assert all(each.holds for each in many)
+        await finish(*many)
+
+    warp.run(play())
+
+
 def test_who_has_its_share_is_told_so() -> None:
     """Slots are free, so that their number is not what it was refused for."""
 
