@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from proxy.auth.keys import generate
+from tests.harness import forwarding
 from tests.harness import upstream as upstreams
 from tests.harness.client import RawClient, request_bytes
-from tests.harness.forwarding import until
 from tests.harness.keys import bearer, key_file
 from tests.harness.programs import run, started
 from tests.harness.running import CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
@@ -389,7 +389,7 @@ async def test_a_second_key_takes_the_first_ones_last_places(proxy: Launch, tmp_
     rewritten(path, path.read_text() + text)
     await reloaded(front)
     clients = await burst(4, first)
-    await until(lambda: front.metric("bulwark_queue_length") == 1)
+    await forwarding.until(lambda: front.metric("bulwark_queue_length") == 1)
     assert len(front.upstream.requests) == 4 + 3
     clients += await burst(1, second)
     await front.upstream.request(4 + 3)
