@@ -390,6 +390,7 @@ async def test_a_second_key_takes_the_first_ones_last_places(proxy: Launch, tmp_
     await reloaded(front)
     clients = await burst(4, first)
     await forwarding.until(lambda: front.metric("bulwark_queue_length") == 1)
+    await front.upstream.request(4 + 2)
     assert len(front.upstream.requests) == 4 + 3
     clients += await burst(1, second)
     await front.upstream.request(4 + 3)
