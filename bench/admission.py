@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
@@ -88,12 +89,17 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One configuration of everything."""
+    """One configuration of everything.
+
+    Attributes:
+        preemptions: How often the engine of each set-up has thrown out what it had begun.
+    """
 
     machine: Machine
     offer: Offer
     retries: int
     lateness: Lateness
+    preemptions: Counter[str]
 
     async def round(self, seed: int, progress: Progress) -> dict[str, list[Outcome]]:
         """The outcomes of one round, by the name of the set-up."""
@@ -108,7 +114,7 @@ class Bench:
         self, set_up: SetUp, asks: Sequence[Ask], there: asyncio.Barrier, progress: Progress
     ) -> list[Outcome]:
         async with AsyncExitStack() as stack:
-            url = await stack.enter_async_context(processes.engine(self.machine))
+            engine = url = await stack.enter_async_context(processes.engine(self.machine))
             if set_up.settings is not None:
                 secrets = list(SECRETS.values())
                 proxy = processes.proxy(url, secrets, set_up.settings)
@@ -123,7 +129,9 @@ class Bench:
             bar = progress.add_task(set_up.name, total=len(asks))
             await there.wait()
             async with self.lateness.watch():
-                return await clients.run(asks, on_end=lambda _: progress.advance(bar))
+                outcomes = await clients.run(asks, on_end=lambda _: progress.advance(bar))
+            self.preemptions[set_up.name] += await processes.preemptions(engine)
+            return outcomes
 
 
 def main() -> None:
@@ -132,7 +140,7 @@ def main() -> None:
     machine = Machine(shared_prefill=not arguments.prompts_by_age)
     offer = Offer(seconds=arguments.seconds, total=arguments.times, modest=arguments.modest)
     lateness = Lateness()
-    bench = Bench(machine, offer, arguments.retries, lateness)
+    bench = Bench(machine, offer, arguments.retries, lateness, Counter())
     outcomes: dict[str, list[Outcome]] = {set_up.name: [] for set_up in SET_UPS}
     gave_way: list[float] = []
 
@@ -160,6 +168,7 @@ def main() -> None:
         "first_seed": arguments.seed,
         "retries": arguments.retries,
         "gave_way_p99_ms": round(percentile(gave_way, 99) * 1000, 1) if gave_way else None,
+        "preemptions": bench.preemptions.total(),
         "timers_late_ms": round(lateness.worst_seconds * 1000, 1),
     }
     if arguments.json:

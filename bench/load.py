@@ -163,7 +163,7 @@ class Clients:
     def _pool(self, secret: str) -> httpx.AsyncClient:
         return httpx.AsyncClient(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {secret}"},
+            headers={"Authorization": f"Bearer {secret}", "Content-Type": "application/json"},
             timeout=httpx.Timeout(None, connect=5.0),
             limits=httpx.Limits(max_connections=None),
             trust_env=False,
@@ -171,9 +171,9 @@ class Clients:
 
     async def _send(self, pool: httpx.AsyncClient, ask: Ask, start: float) -> Outcome:
         outcome = Outcome(ask=ask)
-        body = ask.body(self.max_tokens)
         now = asyncio.get_running_loop().time
         await asyncio.sleep(max(0.0, start + ask.at - now()))
+        body = json.dumps(ask.body(self.max_tokens)).encode()
         outcome.sent_at = now() - start
         try:
             async with asyncio.timeout_at(start + self.until_seconds):
@@ -193,13 +193,13 @@ class Clients:
 
 
 async def _once(
-    pool: httpx.AsyncClient, body: dict[str, object], outcome: Outcome, now: Callable[[], float]
+    pool: httpx.AsyncClient, body: bytes, outcome: Outcome, now: Callable[[], float]
 ) -> Refusal | None:
     """Sends it once, and reads its answer to the end."""
     sent = now()
     # Seconds since it was first sent, of which this may be the second time.
     start = sent - sum(refusal.after + (refusal.retry_after or 0) for refusal in outcome.refusals)
-    async with pool.stream("POST", "/v1/chat/completions", json=body) as response:
+    async with pool.stream("POST", "/v1/chat/completions", content=body) as response:
         if response.status_code != httpx.codes.OK:
             return _refusal(response, await response.aread(), now() - sent)
         async for line in response.aiter_lines():

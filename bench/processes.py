@@ -44,6 +44,14 @@ async def proxy(
         yield f"http://{line['public']}"
 
 
+async def preemptions(engine_url: str) -> int:
+    """How often the engine has thrown out what it had begun."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        page = (await client.get(f"{engine_url}/metrics")).text
+    (line,) = (line for line in page.splitlines() if line.startswith("vllm:num_preemptions_total"))
+    return int(float(line.split()[-1]))
+
+
 async def _ready(admin_url: str) -> None:
     async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(_START_SECONDS):
         while True:

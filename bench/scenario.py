@@ -27,7 +27,7 @@ SETTINGS: Mapping[str, str] = {
     "max_output_tokens": "4096",
     "max_inflight": "4",
     "key_max_inflight": "1",
-    "queue_size": "8",
+    "queue_size": "6",
     "queue_timeout_seconds": "25",
 }
 
