@@ -86,12 +86,15 @@ class MemoryBooks:
 
     def settle(self, charge: Charge, used: int) -> None:
         """Corrects a charge of tokens by what was really used, and ends its lease."""
+        tick = ticks(self._clock())
         books = self._table(charge.account).get(charge.account)
         if books is None:
-            return  # a stranger, forgotten since
+            # Forgotten since: what is to be given back is gone, and what is to be charged is not.
+            if all(used <= cost.amount for cost in charge.costs):
+                return
+            books = self._open(charge.account, tick)
         if charge.lease:
             books.running -= 1
-        tick = ticks(self._clock())
         for (meter, _, amount), window in zip(charge.costs, charge.windows, strict=True):
             counter = books.counter(meter)
             counter.turn(tick, meter.length)

@@ -391,6 +391,21 @@ async def test_an_account_that_was_forgotten_is_settled_in_peace(clock: Clock) -
     assert told((await rates.reserve("anonymous 2", allowance, 0)).fields, "tokens")[1] == "50"
 
 
+@pytest.mark.parametrize("account", ["k", "anonymous 192.0.2.7"])
+async def test_an_account_that_was_forgotten_is_charged_all_the_same(
+    clock: Clock, account: str
+) -> None:
+    """A request so long that nothing of its account was left counts when it ends."""
+    rates = RateLimits(MemoryBooks(clock, max_strangers=1))
+    allowance = Allowance(tokens_per_minute=100)
+    long = await rates.reserve(account, allowance, 50)
+    clock.now += 600
+    for other in ("k1", "k2", "anonymous 1"):
+        await rates.reserve(other, allowance, 1)
+    await rates.settle(long, 90)
+    assert told((await rates.reserve(account, allowance, 0)).fields, "tokens")[1] == "60"
+
+
 async def test_keys_that_are_gone_are_forgotten(clock: Clock) -> None:
     """Keys come and go for years: those whose counters say nothing make room."""
     books = MemoryBooks(clock)
