@@ -23,7 +23,7 @@ from bench import processes
 from bench.load import Ask, Clients, Outcome, percentile
 from bench.scenario import (
     DOCUMENTS,
-    GREEDY,
+    KEYS,
     MODEST,
     OPEN,
     PATIENCE_SECONDS,
@@ -36,7 +36,6 @@ from bench.scenario import (
 from bench.scheduler import Machine
 from bench.verdict import Figures, Target, figures, gave_way_seconds, targets
 
-KEYS = (*MODEST, GREEDY)
 SECRETS = {key: f"sk-bench-{key}-".ljust(48, "x") for key in KEYS}
 
 _BEAT_SECONDS = 0.01

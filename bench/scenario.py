@@ -11,6 +11,7 @@ from bench.scheduler import Machine, Scheduler, Sequence
 
 GREEDY = "greedy"
 MODEST = ("modest-1", "modest-2", "modest-3", "modest-4")
+KEYS = (*MODEST, GREEDY)
 
 # An agent's steps, or a chat: a few thousand tokens in, a tool call or a paragraph out.
 STEPS = Mix(prompt=Spread(3_000, 8_000, 500, 60_000), output=Spread(60, 160, 10, 800))

@@ -6,6 +6,8 @@ import pytest
 
 from bench.engine import exposition, measure
 from bench.load import Ask, Mix, Outcome, Refusal, Spread, arrivals, percentile
+from bench.rehearsal import outcomes_of
+from bench.scenario import MODEST, Offer
 from bench.scheduler import Machine, Scheduler, Sequence
 from bench.verdict import figures, full_queue_seconds, gave_way_seconds, targets
 
@@ -327,3 +329,23 @@ def test_the_targets(shared: list[Outcome], missed: set[str]) -> None:
     )
     assert {words for words in missed for t in met if words in t.name and not t.met} == missed
     assert sum(not target.met for target in met) == len(missed)
+
+
+def test_a_rehearsal_has_no_luck() -> None:
+    """Two rounds of a minute and a half have the same end to the last bit."""
+    machine, offer = Machine(), Offer()
+    asks = offer.asks(machine, 1)
+    first, second = (outcomes_of(machine, (4, 1, 6, 25.0), asks, 90.0) for _ in range(2))
+    assert [(o.first_byte, o.done, o.cut) for o in first] == [
+        (o.first_byte, o.done, o.cut) for o in second
+    ]
+    assert len(first) == len(asks)
+    assert all(o.done is not None for o in first if o.ask.key in MODEST)
+
+
+def test_without_admission_the_rehearsal_refuses_nobody() -> None:
+    """And the engine's queue is longer than the time that is left."""
+    machine = Machine()
+    outcomes = outcomes_of(machine, None, Offer().asks(machine, 1), 90.0)
+    assert not any(o.refusals for o in outcomes)
+    assert any(o.cut for o in outcomes)
