@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import count
 from typing import Any, Protocol
 
-from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError
+from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError, charged
 
 RETRY_SECONDS = 5.0
 """How long Redis is left alone once it has failed."""
@@ -199,7 +199,7 @@ class GuardedBooks:
                 return
         for lease in before.keys() - self._running.keys():
             # It ended while it was renewed, and may have been renewed after its end.
-            self.settle(Charge(before[lease], (), [], lease), 0)
+            self.settle(Charge(before[lease], (), 0, [], lease), 0)
 
     def _failed(self, exc: LinkError) -> None:
         self.failures += 1
@@ -214,9 +214,3 @@ class GuardedBooks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def charged(account: str, ask: Ask, decision: Decision, lease: str) -> Charge:
-    """What a grant has charged."""
-    windows = [reading.window for reading in decision.readings]
-    return Charge(account, ask.costs, windows, lease if ask.concurrency is not None else "")

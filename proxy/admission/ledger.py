@@ -16,22 +16,19 @@ class LinkError(Exception):
     """Who keeps the books elsewhere does not say. The text is fit for the log: no address in it."""
 
 
-class Cost(NamedTuple):
-    """What a request is about to use of one limit."""
-
-    meter: Meter
-    limit: int
-    amount: int
-
-
 class Ask(NamedTuple):
     """All that a request is about to use, to be charged together or not at all.
 
     Attributes:
+        meters: What is limited.
+        limits: By how much, in the same order.
+        amount: What it will use of each.
         concurrency: How many may run at once, if that is limited; this one is to be one of them.
     """
 
-    costs: tuple[Cost, ...]
+    meters: tuple[Meter, ...]
+    limits: tuple[int, ...]
+    amount: int = 0
     concurrency: int | None = None
 
 
@@ -39,10 +36,10 @@ class Decision(NamedTuple):
     """What has become of what was asked.
 
     Attributes:
-        refused_by: The position of the limit that takes longest to let it pass; ``len(costs)`` is
+        refused_by: The position of the limit that takes longest to let it pass; ``len(meters)`` is
             the concurrency, and None is granted.
         wait: The ticks after which all limits would let it pass, as they stand.
-        readings: How each limit stands after this, in the order of the costs.
+        readings: How each limit stands after this, in the order of the meters.
     """
 
     refused_by: int | None
@@ -58,6 +55,14 @@ class Charge(NamedTuple):
     """
 
     account: str
-    costs: tuple[Cost, ...]
+    meters: tuple[Meter, ...]
+    amount: int
     windows: list[int]
     lease: str = ""
+
+
+def charged(account: str, ask: Ask, decision: Decision, lease: str) -> Charge:
+    """What a grant has charged."""
+    windows = [reading.window for reading in decision.readings]
+    lease = lease if ask.concurrency is not None else ""
+    return Charge(account, ask.meters, ask.amount, windows, lease)

@@ -47,8 +47,8 @@ class MemoryBooks:
     def __init__(self, clock: Callable[[], float], max_strangers: int = MAX_STRANGERS) -> None:
         self._clock = clock
         self._max_strangers = max_strangers
-        # Both in the order of last use.
         self._keys: dict[str, _Account] = {}
+        # In the order of last use.
         self._strangers: dict[str, _Account] = {}
 
     def __len__(self) -> int:
@@ -64,62 +64,68 @@ class MemoryBooks:
         """
         tick = ticks(self._clock())
         books = self._open(account, tick)
+        amount, running = ask.amount, ask.concurrency
         refused_by, longest = None, 0
-        counters: list[tuple[Counter, int]] = []
-        for meter, limit, amount in ask.costs:
+        turned: list[tuple[Counter, int, int, int]] = []
+        for meter, limit in zip(ask.meters, ask.limits, strict=True):
             counter = books.counter(meter)
             left = counter.turn(tick, meter.length)
             if test and (wait := counter.wait(limit, amount, left, meter.length)) > longest:
-                refused_by, longest = len(counters), wait
-            counters.append((counter, left))
-        if ask.concurrency is not None:
-            if test and books.running >= ask.concurrency and longest < CONCURRENCY_WAIT:
-                refused_by, longest = len(counters), CONCURRENCY_WAIT
+                refused_by, longest = len(turned), wait
+            turned.append((counter, limit, left, meter.length))
+        if running is not None:
+            if test and books.running >= running and longest < CONCURRENCY_WAIT:
+                refused_by, longest = len(turned), CONCURRENCY_WAIT
             if refused_by is None:
                 books.running += 1
         readings = []
-        for (meter, limit, amount), (counter, left) in zip(ask.costs, counters, strict=True):
+        for counter, limit, left, length in turned:
             if refused_by is None:
                 counter.current += amount
-            readings.append(counter.reading(limit, left, meter.length))
+            readings.append(counter.reading(limit, left, length))
         return Decision(refused_by, longest, readings)
 
     def settle(self, charge: Charge, used: int) -> None:
         """Corrects a charge of tokens by what was really used, and ends its lease."""
         tick = ticks(self._clock())
+        difference = used - charge.amount
         books = self._table(charge.account).get(charge.account)
         if books is None:
             # Forgotten since: what is to be given back is gone, and what is to be charged is not.
-            if all(used <= cost.amount for cost in charge.costs):
+            if difference <= 0:
                 return
             books = self._open(charge.account, tick)
         if charge.lease:
             books.running -= 1
-        for (meter, _, amount), window in zip(charge.costs, charge.windows, strict=True):
+        for meter, window in zip(charge.meters, charge.windows, strict=True):
             counter = books.counter(meter)
             counter.turn(tick, meter.length)
-            counter.settle(window, used - amount)
+            counter.settle(window, difference)
 
     def _table(self, account: str) -> dict[str, _Account]:
         return self._strangers if account.startswith(ANONYMOUS) else self._keys
 
     def _open(self, account: str, tick: int) -> _Account:
-        """The account, which is now the last one used."""
+        """The account; of strangers the one that was used last."""
         table = self._table(account)
-        books = table.pop(account, None)
+        books = table.get(account)
         if books is None:
-            self._make_room(table, tick)
             books = _Account()
-        table[account] = books
+            self._make_room(table, tick)
+            table[account] = books
+        elif table is self._strangers:
+            del table[account]
+            table[account] = books
         return books
 
     def _make_room(self, table: dict[str, _Account], tick: int) -> None:
         if table is self._keys:
-            # For each that is new two that are of no use any more, if they have not been for
-            # longest: keys come and go, too.
+            # For each that is new two others are looked at, in turn, and dropped if nothing would
+            # be lost: keys come and go, too.
             for name in list(islice(table, 2)):
-                if table[name].is_spent(tick):
-                    del table[name]
+                books = table.pop(name)
+                if not books.is_spent(tick):
+                    table[name] = books
         elif len(table) >= self._max_strangers:
             # Never one whose requests run: they would no longer count.
             idle = (name for name, books in table.items() if not books.running)

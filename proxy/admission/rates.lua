@@ -98,11 +98,10 @@ local function settle(counter, charged, difference)
     end
 end
 
--- A counter of KEYS and its three numbers, of those that begin at ARGV[4].
+-- A counter of KEYS, and the second of its two numbers, which begin at ARGV[5].
 local function each(position, tick)
-    local at = 3 * position + 1
-    local counter = open(KEYS[position], tick, tonumber(ARGV[at]))
-    return counter, tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    local at = 2 * position + 3
+    return open(KEYS[position], tick, tonumber(ARGV[at])), tonumber(ARGV[at + 1])
 end
 
 local function hold(key, tick, lease_ticks, first)
@@ -115,24 +114,25 @@ end
 local verbs = {}
 
 -- MemoryBooks.take. KEYS: the counters, and the leases if concurrency is limited.
--- ARGV[3]: how many counters; for each its length, limit and cost; then, if concurrency is limited,
--- how many may run, how long a lease is, and the name of this one.
+-- ARGV[3]: the amount. ARGV[4]: how many counters; for each its length and limit; then, if
+-- concurrency is limited, how many may run, how long a lease is, and the name of this one.
 -- Gives "refused_by wait", and for each counter "window remaining reset". refused_by counts from 0,
 -- is the number of counters for concurrency, and -1 for a grant.
 function verbs.take()
-    local tick, count = now(), tonumber(ARGV[3])
+    local tick, amount = now(), tonumber(ARGV[3])
+    local count = tonumber(ARGV[4])
     local refused_by, longest = -1, 0
     local counters = {}
     for position = 1, count do
-        local counter, limit, cost = each(position, tick)
-        counter.limit, counter.cost = limit, cost
-        local wait = wait_for(counter, limit, cost)
+        local counter, limit = each(position, tick)
+        counter.limit = limit
+        local wait = wait_for(counter, limit, amount)
         if wait > longest then
             refused_by, longest = position - 1, wait
         end
         counters[position] = counter
     end
-    local leases, at = KEYS[count + 1], 3 * count + 4
+    local leases, at = KEYS[count + 1], 2 * count + 5
     if leases then
         redis.call('ZREMRANGEBYSCORE', leases, '-inf', text(tick))
         if redis.call('ZCARD', leases) >= tonumber(ARGV[at]) and longest < CONCURRENCY_WAIT then
@@ -145,7 +145,7 @@ function verbs.take()
     local told = {text(refused_by), text(longest)}
     for _, counter in ipairs(counters) do
         if refused_by < 0 then
-            counter.current = counter.current + counter.cost
+            counter.current = counter.current + amount
             keep(counter)
         end
         told[#told + 1] = text(counter.window)
@@ -156,14 +156,14 @@ function verbs.take()
 end
 
 -- MemoryBooks.settle. KEYS: as above.
--- ARGV[3]: what was used; for each counter its length, the window charged and the charge; then the
--- name of the lease, if there is one.
+-- ARGV[3]: what was used beyond the charge, or less as a number below zero. ARGV[4]: how many
+-- counters; for each its length and the window charged; then the name of the lease, if there is one.
 function verbs.settle()
-    local tick, used = now(), tonumber(ARGV[3])
-    local count = math.floor((#ARGV - 3) / 3)
+    local tick, difference = now(), tonumber(ARGV[3])
+    local count = tonumber(ARGV[4])
     for position = 1, count do
-        local counter, charged, amount = each(position, tick)
-        settle(counter, charged, used - amount)
+        local counter, charged = each(position, tick)
+        settle(counter, charged, difference)
         keep(counter)
     end
     if KEYS[count + 1] then

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proxy.admission import wording
-from proxy.admission.guarded import RETRY_SECONDS, GuardedBooks, charged
-from proxy.admission.ledger import Ask, Charge, Cost, Decision
+from proxy.admission.guarded import RETRY_SECONDS, GuardedBooks
+from proxy.admission.ledger import Ask, Charge, Decision, charged
 from proxy.admission.memory import MemoryBooks
-from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS
+from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
 from proxy.errors import LimitsUnavailable
 from proxy.principal import Allowance
 
@@ -69,12 +69,11 @@ class RateLimits:
         limit = allowance.requests_per_minute
         if limit is None:
             return []
-        ask = Ask((Cost(REQUESTS, limit, 1),))
-        decision, _, _ = (
-            self._take_here(account, ask, "")
-            if self._shared is None
-            else await self._take(self._shared, account, ask, "")
-        )
+        ask = Ask((REQUESTS,), (limit,), 1)
+        if self._shared is None:
+            decision = self._local.take(account, ask)
+        else:
+            decision, _, _ = await self._take(self._shared, account, ask, "")
         if decision.refused_by is not None:
             raise wording.exceeded(ask, decision)
         return wording.fields(ask, decision)
@@ -89,17 +88,13 @@ class RateLimits:
             RequestExceedsRateLimit: It would wait for ever: it is larger than a whole limit.
             LimitsUnavailable: Nobody can say, and nobody may guess.
         """
-        costs = []
-        if allowance.tokens_per_minute is not None:
-            costs.append(Cost(TOKENS, allowance.tokens_per_minute, tokens))
-        if allowance.tokens_per_day is not None:
-            costs.append(Cost(DAILY_TOKENS, allowance.tokens_per_day, tokens))
-        if not costs and allowance.concurrency is None:
+        meters, limits = _limited(allowance)
+        if not meters and allowance.concurrency is None:
             return Grant()
-        for cost in costs:
-            if cost.amount > cost.limit:
-                raise wording.too_large(cost)
-        ask = Ask(tuple(costs), allowance.concurrency)
+        for meter, limit in zip(meters, limits, strict=True):
+            if tokens > limit:
+                raise wording.too_large(meter, limit, tokens)
+        ask = Ask(meters, limits, tokens, allowance.concurrency)
         lease = self._lease(ask)
         decision, local, shared = (
             self._take_here(account, ask, lease)
@@ -111,7 +106,7 @@ class RateLimits:
         if self._shared is not None and lease:
             self._shared.hold(account, lease)
             # Redis will hear of it also if it did not grant it, and must hear of its end.
-            shared = shared or Charge(account, (), [], lease)
+            shared = shared or Charge(account, (), 0, [], lease)
         return Grant(wording.fields(ask, decision), local, shared)
 
     async def settle(self, grant: Grant, tokens: int) -> None:
@@ -172,6 +167,16 @@ class RateLimits:
     ) -> tuple[Decision, Charge | None, Charge | None]:
         decision = self._local.take(account, ask)
         return decision, charged(account, ask, decision, lease), None
+
+
+def _limited(allowance: Allowance) -> tuple[tuple[Meter, ...], tuple[int, ...]]:
+    """What of its tokens is limited, and by how much."""
+    minute, day = allowance.tokens_per_minute, allowance.tokens_per_day
+    if minute is not None and day is not None:
+        return (TOKENS, DAILY_TOKENS), (minute, day)
+    if minute is not None:
+        return (TOKENS,), (minute,)
+    return ((DAILY_TOKENS,), (day,)) if day is not None else ((), ())
 
 
 def build(

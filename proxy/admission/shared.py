@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 from importlib.resources import files
 
-from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Cost, Decision, LinkError
+from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError
 from proxy.admission.link import AnsweredError, Link, connector
-from proxy.admission.window import TICKS_PER_SECOND, Reading, ticks
+from proxy.admission.window import TICKS_PER_SECOND, Meter, Reading, ticks
 
 
 class SharedBooks:
@@ -33,15 +33,15 @@ class SharedBooks:
         Raises:
             LinkError: Redis does not say. It may have charged all the same.
         """
-        keys = _counters(account, ask.costs)
-        told: list[object] = [len(ask.costs)]
-        for meter, limit, amount in ask.costs:
-            told += (meter.length, limit, amount)
+        keys = _counters(account, ask.meters)
+        told: list[object] = [ask.amount, len(ask.meters)]
+        for meter, limit in zip(ask.meters, ask.limits, strict=True):
+            told += (meter.length, limit)
         if ask.concurrency is not None:
             keys.append(_leases(account))
             told += (ask.concurrency, LEASE_SECONDS * TICKS_PER_SECOND, lease)
         answer = await self._call("take", keys, told)
-        return read_decision(answer, len(ask.costs))
+        return read_decision(answer, len(ask.meters))
 
     async def settle(self, charge: Charge, used: int) -> None:
         """As ``MemoryBooks.settle``.
@@ -49,10 +49,10 @@ class SharedBooks:
         Raises:
             LinkError: Redis does not say. It may have settled all the same.
         """
-        keys = _counters(charge.account, charge.costs)
-        told: list[object] = [used]
-        for (meter, _, amount), window in zip(charge.costs, charge.windows, strict=True):
-            told += (meter.length, window, amount)
+        keys = _counters(charge.account, charge.meters)
+        told: list[object] = [used - charge.amount, len(charge.meters)]
+        for meter, window in zip(charge.meters, charge.windows, strict=True):
+            told += (meter.length, window)
         if charge.lease:
             keys.append(_leases(charge.account))
             told.append(charge.lease)
@@ -99,8 +99,8 @@ def connect(url: str) -> SharedBooks:
     return SharedBooks(Link(connector(url)))
 
 
-def _counters(account: str, costs: tuple[Cost, ...]) -> list[str]:
-    return [f"bulwark:{{{account}}}:{cost.meter.name}" for cost in costs]
+def _counters(account: str, meters: tuple[Meter, ...]) -> list[str]:
+    return [f"bulwark:{{{account}}}:{meter.name}" for meter in meters]
 
 
 def _leases(account: str) -> str:

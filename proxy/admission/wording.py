@@ -5,12 +5,13 @@ whole numbers; when all of it is there again is a duration such as Go prints the
 or ``120ms``, and clients parse them by these units.
 """
 
-from proxy.admission.ledger import Ask, Cost, Decision
+from proxy.admission.ledger import Ask, Decision
 from proxy.admission.window import (
     DAILY_TOKENS,
     REQUESTS,
     TICKS_PER_SECOND,
     TOKENS,
+    Meter,
     Reading,
     whole_seconds,
 )
@@ -18,26 +19,26 @@ from proxy.errors import RateLimitExceeded, RequestExceedsRateLimit
 
 _PERIODS = {REQUESTS: "minute", TOKENS: "minute", DAILY_TOKENS: "day"}
 
+_REQUESTS, _TOKENS = (
+    tuple(f"x-ratelimit-{what}-{noun}".encode() for what in ("limit", "remaining", "reset"))
+    for noun in ("requests", "tokens")
+)
+
 
 def fields(ask: Ask, decision: Decision) -> list[tuple[bytes, bytes]]:
     """The ``x-ratelimit-*`` fields of what was asked. Of two limits on tokens, the tighter one's."""
-    if not ask.costs:
+    readings = decision.readings
+    if not readings:
         return []
     tighter = 0
-    if len(ask.costs) > 1:
-        tighter = min(range(len(ask.costs)), key=lambda at: _tightness(decision.readings[at]))
-    meter, limit, _ = ask.costs[tighter]
-    _, remaining, reset = decision.readings[tighter]
-    if meter is REQUESTS:
-        return [
-            (b"x-ratelimit-limit-requests", b"%d" % limit),
-            (b"x-ratelimit-remaining-requests", b"%d" % remaining),
-            (b"x-ratelimit-reset-requests", duration(reset)),
-        ]
+    if len(readings) > 1 and _tightness(readings[1]) < _tightness(readings[0]):
+        tighter = 1
+    _, remaining, reset = readings[tighter]
+    limit, remaining_name, reset_name = _REQUESTS if ask.meters[0] is REQUESTS else _TOKENS
     return [
-        (b"x-ratelimit-limit-tokens", b"%d" % limit),
-        (b"x-ratelimit-remaining-tokens", b"%d" % remaining),
-        (b"x-ratelimit-reset-tokens", duration(reset)),
+        (limit, b"%d" % ask.limits[tighter]),
+        (remaining_name, b"%d" % remaining),
+        (reset_name, duration(reset)),
     ]
 
 
@@ -56,31 +57,30 @@ def duration(ticks: int) -> bytes:
 
 def exceeded(ask: Ask, decision: Decision) -> RateLimitExceeded:
     """The refusal of what would pass later."""
-    refused_by = decision.refused_by
-    assert refused_by is not None  # noqa: S101 - for mypy
+    at = decision.refused_by
+    assert at is not None  # noqa: S101 - for mypy
     seconds = whole_seconds(decision.wait)
-    if refused_by == len(ask.costs):
+    if at == len(ask.meters):
         said = (
             f"You may have {ask.concurrency:,} {_plural(ask.concurrency, 'request')} at once "
             f"({_where('concurrency')}), and have as many. Try again when one has ended."
         )
-    elif ask.costs[refused_by].meter is REQUESTS:
-        said = f"You may make {_rate(ask.costs[refused_by])}, and have. {_again(seconds)}"
+    elif ask.meters[at] is REQUESTS:
+        said = f"You may make {_rate(ask.meters[at], ask.limits[at])}, and have. {_again(seconds)}"
     else:
-        cost, remaining = ask.costs[refused_by], decision.readings[refused_by].remaining
         said = (
-            f"You may use {_rate(cost)}: this request may use {cost.amount:,}, and "
-            f"{remaining:,} are left. {_again(seconds)}"
+            f"You may use {_rate(ask.meters[at], ask.limits[at])}: this request may use "
+            f"{ask.amount:,}, and {decision.readings[at].remaining:,} are left. {_again(seconds)}"
         )
     return RateLimitExceeded(said, retry_after_seconds=seconds, headers=fields(ask, decision))
 
 
-def too_large(cost: Cost) -> RequestExceedsRateLimit:
+def too_large(meter: Meter, limit: int, tokens: int) -> RequestExceedsRateLimit:
     """The refusal of what would never pass."""
     return RequestExceedsRateLimit(
-        f"This request may use {cost.amount:,} tokens, which is more than the "
-        f"{_rate(cost)}, that you may use. Waiting will not help: ask for fewer tokens of output, or "
-        "send a shorter prompt."
+        f"This request may use {tokens:,} tokens, which is more than the {_rate(meter, limit)} that "
+        "you may use. Waiting will not help: ask for fewer tokens of output, or send a shorter "
+        "prompt."
     )
 
 
@@ -88,9 +88,9 @@ def _tightness(reading: Reading) -> tuple[int, int]:
     return reading.remaining, -reading.reset
 
 
-def _rate(cost: Cost) -> str:
-    noun = _plural(cost.limit, "request" if cost.meter is REQUESTS else "token")
-    return f"{cost.limit:,} {noun} a {_PERIODS[cost.meter]} ({_where(cost.meter.name)})"
+def _rate(meter: Meter, limit: int) -> str:
+    noun = _plural(limit, "request" if meter is REQUESTS else "token")
+    return f"{limit:,} {noun} a {_PERIODS[meter]} ({_where(meter.name)})"
 
 
 def _where(name: str) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Iterable
 import pytest
 
 from proxy.admission.guarded import GuardedBooks
-from proxy.admission.ledger import Ask, Charge, Cost, Decision, LinkError
+from proxy.admission.ledger import Ask, Charge, Decision, LinkError
 from proxy.admission.shared import read_decision
 from proxy.admission.window import TOKENS, Reading
 from tests.harness.forwarding import until
 
-ASK = Ask((Cost(TOKENS, 10, 1),), 5)
+ASK = Ask((TOKENS,), (10,), 1, 5)
 GRANT = Decision(None, 0, [Reading(7, 9, 1200)])
 
 
@@ -100,7 +100,7 @@ async def test_who_leaves_gives_back_what_comes_later(elsewhere: Elsewhere) -> N
     assert elsewhere.settled == []
     gate.set()
     await until(lambda: bool(elsewhere.settled))
-    assert elsewhere.settled == [(Charge("k", ASK.costs, [7], "a"), 0)]
+    assert elsewhere.settled == [(Charge("k", (TOKENS,), 1, [7], "a"), 0)]
 
 
 async def test_who_leaves_an_answer_that_never_comes_owes_nothing(elsewhere: Elsewhere) -> None:
@@ -122,7 +122,7 @@ async def test_what_failed_to_be_settled_is_not_said_twice(elsewhere: Elsewhere)
     """Perhaps it was done; what was never said is said on its return, the oldest given up first."""
     books = GuardedBooks(elsewhere, retry_seconds=0)
     elsewhere.answers = False
-    charge = Charge("k", ASK.costs, [7])
+    charge = Charge("k", (TOKENS,), 1, [7])
     books.settle(charge, 1)
     await until(lambda: not books.up)
     for used in range(2, 1_503):
@@ -165,7 +165,7 @@ async def test_what_ends_while_it_is_renewed_is_ended_again(elsewhere: Elsewhere
     running = asyncio.create_task(books.run())
     elsewhere.before_answer = meanwhile
     await until(lambda: bool(elsewhere.settled))
-    assert elsewhere.settled[0] == (Charge("k", (), [], "a"), 0)
+    assert elsewhere.settled[0] == (Charge("k", (), 0, [], "a"), 0)
     await stop(running)
     await books.flush()
 

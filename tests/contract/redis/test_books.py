@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.admission.guarded import charged
-from proxy.admission.ledger import Ask, Charge, Cost, Decision
+from proxy.admission.ledger import Ask, Charge, Decision, charged
 from proxy.admission.link import Link, connector
 from proxy.admission.memory import MemoryBooks
 from proxy.admission.shared import SharedBooks
@@ -97,9 +96,14 @@ async def in_redis(server: Server, clock: Clock) -> AsyncIterator[SharedBooks]:
     await shared.aclose()
 
 
-def ask_for(*costs: tuple[Meter, int, int], concurrency: int | None = None) -> Ask:
+def ask_for(*limits: tuple[Meter, int], amount: int = 0, concurrency: int | None = None) -> Ask:
     """All that is asked."""
-    return Ask(tuple(Cost(*cost) for cost in costs), concurrency)
+    return Ask(
+        tuple(meter for meter, _ in limits),
+        tuple(limit for _, limit in limits),
+        amount,
+        concurrency,
+    )
 
 
 WINDOWS = [
@@ -114,7 +118,7 @@ async def test_a_limit(
     books: Books, clock: Clock, account: str, meter: Meter, window: float
 ) -> None:
     """As much as it is passes, no more, and more after the turn of the window, to the tick."""
-    ten, one = ask_for((meter, 10, 10)), ask_for((meter, 10, 1))
+    ten, one = ask_for((meter, 10), amount=10), ask_for((meter, 10), amount=1)
     granted = await books.take(account, ten, "")
     assert granted.refused_by is None
     assert granted.readings[0][1:] == (0, 2 * window * 10)
@@ -129,14 +133,14 @@ async def test_a_limit(
 
 async def test_all_or_nothing(books: Books, account: str) -> None:
     """The second limit refuses, and the first has not been charged; the longest wait is told."""
-    both = ask_for((TOKENS, 100, 60), (DAILY_TOKENS, 100, 60), concurrency=1)
+    both = ask_for((TOKENS, 100), (DAILY_TOKENS, 100), amount=60, concurrency=1)
     assert (await books.take(account, both, "a")).refused_by is None
     refused = await books.take(account, both, "b")
     assert refused.refused_by == 1
     assert [reading.remaining for reading in refused.readings] == [40, 40]
-    larger = ask_for((TOKENS, 1000, 60), (DAILY_TOKENS, 1000, 60), concurrency=1)
+    larger = ask_for((TOKENS, 1000), (DAILY_TOKENS, 1000), amount=60, concurrency=1)
     assert (await books.take(account, larger, "c")).refused_by == 2
-    larger = ask_for((TOKENS, 1000, 60), (DAILY_TOKENS, 1000, 60), concurrency=2)
+    larger = ask_for((TOKENS, 1000), (DAILY_TOKENS, 1000), amount=60, concurrency=2)
     granted = await books.take(account, larger, "d")
     assert granted.refused_by is None
     assert [reading.remaining for reading in granted.readings] == [880, 880]
@@ -157,8 +161,8 @@ async def test_of_two_equal_waits_that_of_the_window_is_told(
     books: Books, clock: Clock, account: str
 ) -> None:
     """A second for the one and for the other: the one that is certain."""
-    ask = ask_for((REQUESTS, 1, 1), concurrency=1)
-    await books.take(account, ask_for((REQUESTS, 1, 1)), "")
+    ask = ask_for((REQUESTS, 1), amount=1, concurrency=1)
+    await books.take(account, ask_for((REQUESTS, 1), amount=1), "")
     clock.now += 59
     await books.take(account, ask_for(concurrency=1), "a")
     assert (await books.take(account, ask, "b"))[:2] == (0, 11)
@@ -184,16 +188,16 @@ async def test_settling(
     books: Books, clock: Clock, account: str, *, later: float, used: int, remaining: int
 ) -> None:
     """What is left of a limit of a hundred once all of it was reserved and some of it used."""
-    ask = ask_for((TOKENS, 100, 100))
+    ask = ask_for((TOKENS, 100), amount=100)
     charge = charged(account, ask, await books.take(account, ask, ""), "")
     clock.now += later
     await books.settle(charge, used)
-    assert (await books.take(account, ask_for((TOKENS, 100, 0)), "")).readings[0][1] == remaining
+    assert (await books.take(account, ask_for((TOKENS, 100)), "")).readings[0][1] == remaining
 
 
 async def test_a_clock_that_is_put_back(books: Books, clock: Clock, account: str) -> None:
     """A second back over a turn gives nobody a new window; a year back locks nobody out."""
-    ask = ask_for((TOKENS, 100, 100))
+    ask = ask_for((TOKENS, 100), amount=100)
     assert (await books.take(account, ask, "")).refused_by is None
     clock.now -= 1
     assert (await books.take(account, ask, "")).refused_by == 0
@@ -240,11 +244,10 @@ _limits = st.sampled_from([1, 2, 7, 60, 1_000, 10**6, 10**10])
 
 @st.composite
 def _asks(draw: st.DrawFn) -> Ask:
-    costs = []
-    for meter in draw(st.sets(st.sampled_from([REQUESTS, TOKENS, DAILY_TOKENS]))):
-        limit = draw(_limits)
-        costs.append(Cost(meter, limit, draw(st.integers(0, limit))))
-    return Ask(tuple(costs), draw(st.sampled_from([None, 1, 3])))
+    meters = tuple(draw(st.sets(st.sampled_from([REQUESTS, TOKENS, DAILY_TOKENS]))))
+    limits = tuple(draw(_limits) for _ in meters)
+    amount = draw(st.integers(0, min(limits, default=0)))
+    return Ask(meters, limits, amount, draw(st.sampled_from([None, 1, 3])))
 
 
 _steps = st.lists(
@@ -291,7 +294,7 @@ async def test_a_lease_ends_by_itself(in_redis: SharedBooks, clock: Clock, accou
 async def test_by_the_servers_own_time(server: Server, account: str) -> None:
     """Without a clock of a test's the server's time counts, for all proxies alike."""
     one, other = (SharedBooks(Link(connector(server.url), 5.0)) for _ in range(2))
-    ask = ask_for((DAILY_TOKENS, 100, 60))
+    ask = ask_for((DAILY_TOKENS, 100), amount=60)
     first = await one.take(account, ask, "")
     second = await other.take(account, ask, "")
     assert (first.refused_by, second.refused_by) == (None, 0)
@@ -307,7 +310,7 @@ async def test_redis_holds_counters_under_names_that_expire(
     in_redis: SharedBooks, server: Server, account: str
 ) -> None:
     """Nothing but numbers, nothing for ever, and nothing of what is back at zero."""
-    ask = ask_for((REQUESTS, 9, 1), (TOKENS, 9, 1), (DAILY_TOKENS, 9, 1), concurrency=1)
+    ask = ask_for((REQUESTS, 9), (TOKENS, 9), (DAILY_TOKENS, 9), amount=1, concurrency=1)
     charge = charged(account, ask, await in_redis.take(account, ask, "x"), "x")
     async with server.client() as client:
         names = {f"bulwark:{{{account}}}:{name}" for name in ("leases", *_fields(ask))}
@@ -328,14 +331,14 @@ async def test_redis_holds_counters_under_names_that_expire(
 
 
 def _fields(ask: Ask) -> list[str]:
-    return [cost.meter.name for cost in ask.costs]
+    return [meter.name for meter in ask.meters]
 
 
 async def test_a_script_that_redis_has_forgotten(
     in_redis: SharedBooks, server: Server, account: str
 ) -> None:
     """After a flush, a failover or a restart it is told again."""
-    ask = ask_for((TOKENS, 3, 1))
+    ask = ask_for((TOKENS, 3), amount=1)
     async with server.client() as client:
         for remaining in (2, 1, 0):
             await client.script_flush()
@@ -346,7 +349,7 @@ async def test_many_at_once_get_exactly_the_limit(server: Server, account: str) 
     """Two proxies, two hundred requests in one moment, a limit of fifty: fifty."""
     await server.early_in_a_minute()
     two = [SharedBooks(Link(connector(server.url), 5.0)) for _ in range(2)]
-    ask = ask_for((REQUESTS, 50, 1))
+    ask = ask_for((REQUESTS, 50), amount=1)
     decisions = await asyncio.gather(
         *(two[number % 2].take(account, ask, "") for number in range(200))
     )
@@ -366,7 +369,7 @@ async def test_a_cluster_keeps_an_account_in_one_place(clock: Clock, account: st
                 while b"cluster_state:ok" not in await link.ask("CLUSTER", "INFO"):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             books = SharedBooks(link, clock=clock)
-            ask = ask_for((REQUESTS, 9, 1), (TOKENS, 9, 1), (DAILY_TOKENS, 9, 1), concurrency=1)
+            ask = ask_for((REQUESTS, 9), (TOKENS, 9), (DAILY_TOKENS, 9), amount=1, concurrency=1)
             charge = charged(account, ask, await books.take(account, ask, "x"), "x")
             await books.renew(account, ["x"])
             await books.settle(charge, 0)
