@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.admission.ledger import Ask, Charge, Decision, charged
-from proxy.admission.link import Link, connector
+from proxy.admission.link import AnsweredError, Link, connector
 from proxy.admission.memory import MemoryBooks
 from proxy.admission.shared import SharedBooks
 from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
@@ -374,4 +374,26 @@ async def test_a_cluster_keeps_an_account_in_one_place(clock: Clock, account: st
             await books.renew(account, ["x"])
             await books.settle(charge, 0)
             await books.probe()
+            await books.aclose()
+
+
+RIGHTS = (
+    *("~bulwark:*", "-@all", "+eval", "+evalsha", "+time", "+get", "+set", "+del", "+expire"),
+    *("+zadd", "+zcard", "+zrem", "+zremrangebyscore"),
+)
+
+
+async def test_the_few_rights_that_it_needs(clock: Clock, account: str) -> None:
+    """A user who may touch nothing but these keys, with these commands."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(Path(folder), "--user", "b", "on", ">pw", *RIGHTS) as guarded:
+            link = Link(connector(f"redis://b:pw@127.0.0.1:{guarded.port}"), 5.0)
+            books = SharedBooks(link, clock=clock)
+            ask = ask_for((REQUESTS, 9), (TOKENS, 9), (DAILY_TOKENS, 9), amount=1, concurrency=1)
+            charge = charged(account, ask, await books.take(account, ask, "x"), "x")
+            await books.renew(account, ["x"])
+            await books.settle(charge, 0)
+            await books.probe()
+            with pytest.raises(AnsweredError, match="NOPERM"):
+                await link.ask("KEYS", "*")
             await books.aclose()
