@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.admission.memory import MemoryBooks
 from proxy.admission.rates import Grant, RateLimits, build
-from proxy.admission.wording import duration
+from proxy.admission.rates.memory import MemoryBooks
+from proxy.admission.rates.wording import duration
 from proxy.errors import RateLimitExceeded, RequestExceedsRateLimit
 from proxy.principal import Allowance
 

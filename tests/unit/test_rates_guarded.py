@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
-from proxy.admission.guarded import GuardedBooks
-from proxy.admission.ledger import Ask, Charge, Decision, LinkError
-from proxy.admission.shared import read_decision
-from proxy.admission.window import TOKENS, Reading
+from proxy.admission.rates.guarded import GuardedBooks
+from proxy.admission.rates.ledger import Ask, Charge, Decision, LinkError
+from proxy.admission.rates.shared import read_decision
+from proxy.admission.rates.window import TOKENS, Reading
 from tests.harness.forwarding import until
 
 ASK = Ask((TOKENS,), (10,), 1, 5)

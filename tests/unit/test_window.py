@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.admission.window import Counter, ticks, whole_seconds
+from proxy.admission.rates.window import Counter, ticks, whole_seconds
 
 LENGTH = 600  # ticks: a minute
 

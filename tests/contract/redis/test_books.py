@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.admission.ledger import Ask, Charge, Decision, charged
-from proxy.admission.link import AnsweredError, Link, connector
-from proxy.admission.memory import MemoryBooks
-from proxy.admission.shared import SharedBooks
-from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
+from proxy.admission.rates.ledger import Ask, Charge, Decision, charged
+from proxy.admission.rates.link import AnsweredError, Link, connector
+from proxy.admission.rates.memory import MemoryBooks
+from proxy.admission.rates.shared import SharedBooks
+from proxy.admission.rates.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
 from tests.harness.redis import Server, free_port, serving
 
 START = 20_000 * 86_400.0

@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from proxy.admission.ledger import LinkError
-from proxy.admission.link import BUDGET_SECONDS, AnsweredError, Link, connector
+from proxy.admission.rates.ledger import LinkError
+from proxy.admission.rates.link import BUDGET_SECONDS, AnsweredError, Link, connector
 from tests.harness import redis as servers
 from tests.harness.forwarding import until
 from tests.harness.redis import Server

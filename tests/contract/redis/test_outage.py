@@ -11,11 +11,11 @@ from typing import Protocol
 import anyio
 import pytest
 
-from proxy.admission.guarded import GuardedBooks
-from proxy.admission.link import BUDGET_SECONDS, Link, connector
-from proxy.admission.memory import MemoryBooks
 from proxy.admission.rates import Grant, RateLimits
-from proxy.admission.shared import SharedBooks
+from proxy.admission.rates.guarded import GuardedBooks
+from proxy.admission.rates.link import BUDGET_SECONDS, Link, connector
+from proxy.admission.rates.memory import MemoryBooks
+from proxy.admission.rates.shared import SharedBooks
 from proxy.errors import LimitsUnavailable, RateLimitExceeded
 from proxy.principal import Allowance
 from tests.harness.forwarding import until

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 from importlib.resources import files
 
-from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError
-from proxy.admission.link import AnsweredError, Link, connector
-from proxy.admission.window import TICKS_PER_SECOND, Meter, Reading, ticks
+from proxy.admission.rates.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError
+from proxy.admission.rates.link import AnsweredError, Link, connector
+from proxy.admission.rates.window import TICKS_PER_SECOND, Meter, Reading, ticks
 
 
 class SharedBooks:
@@ -23,7 +23,7 @@ class SharedBooks:
     def __init__(self, link: Link, *, clock: Callable[[], float] | None = None) -> None:
         self._link = link
         self._clock = clock
-        self._script = files("proxy.admission").joinpath("rates.lua").read_bytes()
+        self._script = files("proxy.admission.rates").joinpath("rates.lua").read_bytes()
         # By this name Redis knows the script. It protects nothing.
         self._name = sha1(self._script, usedforsecurity=False).hexdigest()
 

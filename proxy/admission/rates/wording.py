@@ -5,8 +5,8 @@ whole numbers; when all of it is there again is a duration such as Go prints the
 or ``120ms``, and clients parse them by these units.
 """
 
-from proxy.admission.ledger import Ask, Decision
-from proxy.admission.window import (
+from proxy.admission.rates.ledger import Ask, Decision
+from proxy.admission.rates.window import (
     DAILY_TOKENS,
     REQUESTS,
     TICKS_PER_SECOND,

@@ -1,4 +1,4 @@
--- The books of rates in Redis or Valkey: what proxy/admission/window.py and memory.py do, in one
+-- The books of rates in Redis or Valkey: what window.py and memory.py do, in one
 -- round trip, and nobody comes in between. Only counters, and only under names of accounts.
 --
 -- Each counter is a string "window current previous" that expires when it says nothing any more.

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from proxy.admission.window import TICKS_PER_SECOND, Meter, Reading
+from proxy.admission.rates.window import TICKS_PER_SECOND, Meter, Reading
 
 CONCURRENCY_WAIT = 1 * TICKS_PER_SECOND
 """Ticks after which to try again for one more at once. Nobody knows when a request will end."""

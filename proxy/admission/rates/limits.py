@@ -7,11 +7,11 @@ and ours go along, so that they can decide with the same figures while it is awa
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from proxy.admission import wording
-from proxy.admission.guarded import RETRY_SECONDS, GuardedBooks
-from proxy.admission.ledger import Ask, Charge, Decision, charged
-from proxy.admission.memory import MemoryBooks
-from proxy.admission.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
+from proxy.admission.rates import wording
+from proxy.admission.rates.guarded import RETRY_SECONDS, GuardedBooks
+from proxy.admission.rates.ledger import Ask, Charge, Decision, charged
+from proxy.admission.rates.memory import MemoryBooks
+from proxy.admission.rates.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
 from proxy.errors import LimitsUnavailable
 from proxy.principal import Allowance
 
@@ -203,7 +203,7 @@ def build(
     if redis_url is None:
         return RateLimits(local)
     # Here, because Redis's client is 6 MB, which most do not need.
-    from proxy.admission import shared  # noqa: PLC0415
+    from proxy.admission.rates import shared  # noqa: PLC0415
 
     books = shared.connect(redis_url)
     guarded = GuardedBooks(books, on_change=on_change, on_failure=on_failure)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import count
 from typing import Any, Protocol
 
-from proxy.admission.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError, charged
+from proxy.admission.rates.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError, charged
 
 RETRY_SECONDS = 5.0
 """How long Redis is left alone once it has failed."""
@@ -23,7 +23,7 @@ _MAX_AT_ONCE = 100
 
 
 class Books(Protocol):
-    """What is guarded: ``proxy.admission.shared.SharedBooks``. All of it may raise LinkError."""
+    """What is guarded: ``proxy.admission.rates.shared.SharedBooks``. All of it may raise LinkError."""
 
     async def take(self, account: str, ask: Ask, lease: str) -> Decision:
         """Charges all or nothing."""

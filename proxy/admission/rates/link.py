@@ -18,7 +18,7 @@ from redis.asyncio import Connection
 from redis.asyncio.connection import AbstractConnection, parse_url
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
-from proxy.admission.ledger import LinkError
+from proxy.admission.rates.ledger import LinkError
 
 BUDGET_SECONDS = 0.1
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from itertools import islice
 
-from proxy.admission.ledger import CONCURRENCY_WAIT, Ask, Charge, Decision
-from proxy.admission.window import Counter, Meter, ticks
+from proxy.admission.rates.ledger import CONCURRENCY_WAIT, Ask, Charge, Decision
+from proxy.admission.rates.window import Counter, Meter, ticks
 from proxy.principal import ANONYMOUS
 
 MAX_STRANGERS = 10_000
