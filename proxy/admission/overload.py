@@ -24,15 +24,13 @@ class Busy:
 
     def full(self) -> Overloaded:
         """There is no place to wait in."""
-        return self._overloaded(
-            f"{self.waiting} more wait, which is as many as may (PROXY_QUEUE_SIZE)."
-        )
+        return self._overloaded(f"The queue is full: {self.waiting} (PROXY_QUEUE_SIZE).")
 
     def gave_way(self) -> Overloaded:
         """There was one, and it is another's now."""
         return self._overloaded(
-            f"{self.waiting} more wait, which is as many as may (PROXY_QUEUE_SIZE). Most of them "
-            "are yours: the last gave way to somebody who waits with fewer."
+            f"The queue is full: {self.waiting} (PROXY_QUEUE_SIZE). Most of them are yours, so that "
+            "the last of them gave way to somebody who has fewer there."
         )
 
     def too_long(self, seconds: float) -> Overloaded:
@@ -43,9 +41,10 @@ class Busy:
         )
 
     def _overloaded(self, why: str) -> Overloaded:
+        are = "request is" if self.in_flight == 1 else "requests are"
         return Overloaded(
-            f"This server is busy: {self.in_flight} requests are being answered, "
-            f"{self.limited_by}. {why} Try again soon.",
+            f"This server is busy: {self.in_flight} {are} being answered, "
+            f"{self.limited_by}. {why} Try again in {self.retry_after_seconds} s.",
             retry_after_seconds=self.retry_after_seconds,
         )
 

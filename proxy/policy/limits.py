@@ -44,10 +44,10 @@ class Limits:
         """The limits of a request under these terms; this very object where they change none."""
         limits = self
         if terms.max_prompt_chars is not None:
-            own = "max_prompt_chars of this key"
+            own = "max_prompt_chars of this key, up to PROXY_MAX_PROMPT_CHARS_CEILING"
             limits = replace(limits, max_prompt_chars=terms.max_prompt_chars, prompt_setting=own)
         if terms.max_output_tokens is not None:
-            own = "max_output_tokens of this key"
+            own = "max_output_tokens of this key, up to PROXY_MAX_OUTPUT_TOKENS_CEILING"
             limits = replace(limits, max_output_tokens=terms.max_output_tokens, output_setting=own)
         return limits
 

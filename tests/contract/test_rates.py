@@ -267,3 +267,23 @@ async def test_openais_sdk_does_not_repeat_what_is_too_large(proxy: Launch) -> N
             await say(client, max_tokens=500)
     assert told_so.value.code == "request_exceeds_rate_limit"
     assert len(front.log.requests()) == 1
+
+
+async def test_no_sdk_sleeps_until_tomorrow(proxy: Launch) -> None:
+    """With the day's tokens gone both raise at once; Anthropic's would wait for 20 hours else."""
+    front = await proxy(key_tokens_per_day=500, clocks=Clocks(monotonic=Clock()))
+    front.upstream.reply = whole(250, 240)
+    await ask(front)
+    base_url = f"http://127.0.0.1:{front.port}"
+    async with (
+        asyncio.timeout(10),
+        openai_client(front.port, max_retries=3) as client,
+        anthropic.AsyncAnthropic(base_url=base_url, api_key=KEY, max_retries=3) as other,
+    ):
+        with pytest.raises(openai.RateLimitError):
+            await say(client, max_tokens=50)
+        with pytest.raises(anthropic.RateLimitError):
+            await other.messages.create(
+                model="m", max_tokens=50, messages=[{"role": "user", "content": "hi"}]
+            )
+    assert [line["status"] for line in front.log.requests()] == [200, 429, 429]

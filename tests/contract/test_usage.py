@@ -187,7 +187,7 @@ async def test_a_refusal_costs_nothing(proxy: Launch, status: int) -> None:
     answer = await running.chat(STREAM_BODY)
     assert (answer.status, answer.body) == (status, refusal)
     line = await running.log.of(answer)
-    assert (line["prompt_tokens"], line["completion_tokens"]) == (0, 0)
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (None, None)
 
 
 async def test_what_was_held_back_arrives_before_a_stream_breaks_off(proxy: Launch) -> None:
@@ -258,7 +258,7 @@ async def test_an_upstream_that_is_not_there_costs_nothing(proxy: Launch) -> Non
     answer = await running.chat()
     assert answer.status == 503
     line = await running.log.of(answer)
-    assert (line["prompt_tokens"], line["completion_tokens"]) == (0, 0)
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (None, None)
 
 
 async def test_the_end_of_a_choice_waits_for_no_more_than_the_next_event(proxy: Launch) -> None:

@@ -90,7 +90,7 @@ async def test_a_limit_over_time(
     assert said in refused.value.message
     assert f"{name} of the key" in refused.value.message
     assert f"PROXY_KEY_{name.upper()}" in refused.value.message
-    assert f"{seconds:,} s" in refused.value.message
+    assert duration(seconds * 10).decode() in refused.value.message
     noun = "requests" if name.startswith("requests") else "tokens"
     assert told(refused.value.headers, noun)[:2] == ("10", "0")
     clock.now += seconds - 1
@@ -432,3 +432,27 @@ async def test_no_minute_holds_much_more_than_its_limit(
             continue
         made += 1
     assert 9 * limit <= made <= 11 * limit
+
+
+@pytest.mark.parametrize(
+    ("used", "seconds", "told_not_to"),
+    [
+        pytest.param(0, 61, False, id="a minute: the SDKs wait for it"),
+        pytest.param(
+            86_400 - 121, 121, True, id="two minutes and a second: nobody should sleep on"
+        ),
+        pytest.param(86_400 - 120, 120, False, id="two minutes"),
+    ],
+)
+async def test_who_would_wait_for_very_long_is_told_not_to(
+    rates: RateLimits, clock: Clock, used: int, seconds: int, told_not_to: bool
+) -> None:
+    """Anthropic's SDK would sleep until tomorrow; ``x-should-retry`` keeps it from that."""
+    name = "tokens_per_day" if used else "requests_per_minute"
+    clock.now = 10 * DAY
+    await fill(rates, name, 10)
+    clock.now += used and used + 1
+    with pytest.raises(RateLimitExceeded) as refused:
+        await one_more(rates, name, 10)
+    assert refused.value.retry_after_seconds == seconds
+    assert ((b"x-should-retry", b"false") in refused.value.headers) == told_not_to

@@ -206,9 +206,9 @@ def test_a_full_queue_refuses_at_once(queue_size: int, waiting: int) -> None:
             async with slots.hold("a"):
                 pass
         assert refused.value.retry_after_seconds == 5
-        assert "1 requests are being answered" in refused.value.message
+        assert "1 request is being answered" in refused.value.message
         assert "PROXY_MAX_INFLIGHT" in refused.value.message
-        assert f"{waiting} more wait" in refused.value.message
+        assert f"The queue is full: {waiting}" in refused.value.message
         assert "PROXY_QUEUE_SIZE" in refused.value.message
         assert (slots.in_flight, slots.queued) == (1, waiting)
         await finish(*holders)

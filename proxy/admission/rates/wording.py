@@ -17,6 +17,9 @@ from proxy.admission.rates.window import (
 )
 from proxy.errors import RateLimitExceeded, RequestExceedsRateLimit
 
+_PATIENCE_SECONDS = 120
+"""The longest that a program should wait for by itself; also the longest that OpenAI's SDKs do."""
+
 _PERIODS = {REQUESTS: "minute", TOKENS: "minute", DAILY_TOKENS: "day"}
 
 _REQUESTS, _TOKENS = (
@@ -63,16 +66,21 @@ def exceeded(ask: Ask, decision: Decision) -> RateLimitExceeded:
     if at == len(ask.meters):
         said = (
             f"You may have {ask.concurrency:,} {_plural(ask.concurrency, 'request')} at once "
-            f"({_where('concurrency')}), and have as many. Try again when one has ended."
+            f"({_where('concurrency')}), and that many are under way. Try again when one has ended."
         )
     elif ask.meters[at] is REQUESTS:
-        said = f"You may make {_rate(ask.meters[at], ask.limits[at])}, and have. {_again(seconds)}"
+        rate = _rate(ask.meters[at], ask.limits[at])
+        said = f"You may make {rate}, and have made them. {_again(seconds)}"
     else:
         said = (
             f"You may use {_rate(ask.meters[at], ask.limits[at])}: this request may use "
             f"{ask.amount:,}, and {decision.readings[at].remaining:,} are left. {_again(seconds)}"
         )
-    return RateLimitExceeded(said, retry_after_seconds=seconds, headers=fields(ask, decision))
+    headers = fields(ask, decision)
+    if seconds > _PATIENCE_SECONDS:
+        # Anthropic's SDK would sleep until tomorrow without a word; OpenAI's asks again at once.
+        headers.append((b"x-should-retry", b"false"))
+    return RateLimitExceeded(said, retry_after_seconds=seconds, headers=headers)
 
 
 def too_large(meter: Meter, limit: int, tokens: int) -> RequestExceedsRateLimit:
@@ -99,7 +107,7 @@ def _where(name: str) -> str:
 
 
 def _again(seconds: int) -> str:
-    return f"Try again in {seconds:,} s."
+    return f"Try again in {duration(seconds * TICKS_PER_SECOND).decode()}."
 
 
 def _plural(number: int | None, noun: str) -> str:
