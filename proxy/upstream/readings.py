@@ -34,6 +34,8 @@ class Reading:
     Attributes:
         engines: Data-parallel ranks, each with a pool and a queue of its own.
         pool_tokens: What all pools hold together.
+        waiting: Requests that wait for room. Those that vLLM has put off for other reasons (a
+            grammar that is being compiled, a cache that is being fetched) do not.
         kv_usage: Of the fullest pool, from 0 to 1.
         preemptions_total: Requests that the engine took back because the pool was full.
         progress: Figures of which at least one moves with every step of the engine.
@@ -129,7 +131,7 @@ def _vllm(page: _Page) -> Reading:
         engines=len(page.by_rank(b"vllm:num_requests_running")),
         pool_tokens=_vllm_pool(page.all(b"vllm:cache_config_info")),
         running=page.count(b"vllm:num_requests_running"),
-        waiting=page.count(b"vllm:num_requests_waiting"),
+        waiting=_vllm_waiting(page),
         kv_usage=usage,
         prompt_tokens_total=prompt,
         generation_tokens_total=generation,
@@ -138,6 +140,15 @@ def _vllm(page: _Page) -> Reading:
         progress=(prompt, generation, usage),
         started_at=page.started_at,
     )
+
+
+def _vllm_waiting(page: _Page) -> int | None:
+    """Those that wait for room; of an engine that tells no reasons, all."""
+    name = b"vllm:num_requests_waiting_by_reason"
+    for_room = [sample for sample in page.all(name) if sample.labels.get(b"reason") == b"capacity"]
+    if for_room:
+        return _Page({name: for_room}).count(name)
+    return page.count(b"vllm:num_requests_waiting")
 
 
 def _vllm_pool(config: Iterable[Sample]) -> int | None:
@@ -205,6 +216,7 @@ _STARTED = b"process_start_time_seconds"
 
 _NAMES = (
     *(b"vllm:num_requests_running", b"vllm:num_requests_waiting", b"vllm:cache_config_info"),
+    b"vllm:num_requests_waiting_by_reason",
     *(b"vllm:kv_cache_usage_perc", b"vllm:num_preemptions_total"),
     *(b"vllm:prompt_tokens_total", b"vllm:generation_tokens_total"),
     *(b"sglang:num_running_reqs", b"sglang:num_queue_reqs", b"sglang:max_total_num_tokens"),

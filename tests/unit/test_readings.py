@@ -136,6 +136,41 @@ def test_the_pool_of_several_engines(lines: list[dict[str, str]], pool: int | No
     assert read(page).pool_tokens == pool
 
 
+@pytest.mark.parametrize(
+    ("lines", "waiting"),
+    [
+        pytest.param(["waiting 5"], 5, id="no reasons are told"),
+        pytest.param(
+            ["waiting 5", 'waiting_by_reason{reason="capacity"} 2'], 2, id="two wait for room"
+        ),
+        pytest.param(
+            [
+                *("waiting 5", 'waiting_by_reason{reason="deferred"} 5'),
+                'waiting_by_reason{reason="capacity"} 0',
+            ],
+            0,
+            id="all are put off for another reason",
+        ),
+        pytest.param(
+            [f'waiting_by_reason{{engine="{rank}",reason="capacity"}} 2' for rank in "01"],
+            4,
+            id="two engines",
+        ),
+        pytest.param(
+            ["waiting 5", 'waiting_by_reason{reason="deferred"} 5'], 5, id="other reasons only"
+        ),
+        pytest.param(
+            ["waiting 5", 'waiting_by_reason{reason="capacity"} NaN'], 5, id="no number of them"
+        ),
+    ],
+)
+def test_who_waits_for_room(lines: list[str], waiting: int) -> None:
+    """What vLLM has put off for a grammar is not in need of room."""
+    page = ALIVE + "".join(f"vllm:num_requests_{line}\n" for line in lines).encode()
+    assert read(page).waiting == waiting
+    assert read(page.replace(b"vllm:", b"vllm_")).waiting == waiting
+
+
 def test_engines_add_up() -> None:
     """But their fullest cache is the one that counts."""
     page = b"""\
