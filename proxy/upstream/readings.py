@@ -107,11 +107,14 @@ class _Page:
         return list(ranks.values())
 
     def total(self, name: bytes) -> float | None:
-        return sum(self.by_rank(name)) if self.all(name) else None
+        """Of all ranks; never infinite, which finite figures may add up to."""
+        if not self.all(name):
+            return None
+        return min(max(sum(self.by_rank(name)), -_MAX_COUNT), _MAX_COUNT)
 
     def count(self, name: bytes) -> int | None:
         total = self.total(name)
-        return None if total is None else int(min(max(total, 0.0), _MAX_COUNT))
+        return None if total is None else int(max(total, 0.0))
 
     def fullest(self, name: bytes) -> float | None:
         values = [sample.value for sample in self.all(name)]

@@ -9,7 +9,7 @@ import anyio
 import httpx
 
 from proxy.upstream.exposition import PageRefused, Sample, samples
-from proxy.upstream.readings import MAX_PAGE_BYTES, Reading, read
+from proxy.upstream.readings import MAX_PAGE_BYTES, MAX_POOL_TOKENS, Reading, read
 from proxy.upstream.target import Target
 
 _SECONDS = 10.0
@@ -18,6 +18,8 @@ _HISTOGRAMS = {
     "vllm": b"vllm:request_%b_tokens_bucket",
     "sglang": b"sglang:%b_tokens_histogram_bucket",
 }
+
+_MAX_COUNT = 2.0**53
 
 _NO_PAGE = (
     "it has no metrics page: SGLang has one with --enable-metrics, llama.cpp with --metrics, and "
@@ -114,8 +116,10 @@ def median(buckets: list[Sample]) -> int | None:
             bound = float(bucket.labels.get(b"le", b""))
         except ValueError:
             continue
+        if bound > MAX_POOL_TOKENS:
+            bound = float("inf")
         if bound > 0:  # which what is no number is not
-            counts[bound] = counts.get(bound, 0.0) + bucket.value
+            counts[bound] = min(counts.get(bound, 0.0) + bucket.value, _MAX_COUNT)
     half = max(counts.values(), default=0.0) / 2
     if half <= 0:
         return None

@@ -153,6 +153,10 @@ def buckets(**counts: float) -> list[Sample]:
             5,
             id="bounds that cannot be",
         ),
+        pytest.param(
+            [*buckets(_10=4), Sample({b"le": b"1e308"}, 9)], 10, id="a bound beyond belief"
+        ),
+        pytest.param(buckets(_10=1.7e308) * 3, 5, id="more than can be counted"),
     ],
 )
 def test_the_median(histogram: list[Sample], found: int | None) -> None:

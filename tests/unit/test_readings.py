@@ -316,6 +316,27 @@ def test_figures_stay_within_their_range(line: str, running: int, usage: float |
 
 
 @pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param(["1.7e308"] * 3, id="finite figures without a finite sum"),
+        pytest.param(["1.7e308", "1.7e308", "-1.7e308"], id="and back again"),
+        pytest.param(["-1.7e308"] * 3, id="below zero"),
+        pytest.param(["0.5"], id="half a token"),
+        pytest.param([str(2.0**40), "1"], id="one more than is believed"),
+    ],
+)
+def test_pools_that_do_not_add_up(ranks: list[str]) -> None:
+    """Each may be a number, and all together none."""
+    page = b"".join(
+        f'sglang:num_running_reqs{{dp_rank="{at}"}} {pool}\n'
+        f'sglang:max_total_num_tokens{{dp_rank="{at}"}} {pool}\n'.encode()
+        for at, pool in enumerate(ranks)
+    )
+    with pytest.raises(PageRefused, match="impossible_pool"):
+        read(page)
+
+
+@pytest.mark.parametrize(
     ("before", "after", "restarted"),
     [
         pytest.param({"started_at": 5.0}, {"started_at": 5.0}, False, id="the same process"),
