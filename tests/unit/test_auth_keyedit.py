@@ -185,9 +185,8 @@ def test_an_edit_that_goes_wrong_is_none(
 
 # What an operator may have written: everything that TOML leaves open, but for the inline form.
 
-LINE = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=0, max_size=8
-)
+# By hand: to draw from all of Unicode takes Hypothesis 3 s the first time, on a fresh checkout.
+LINE = st.text("aZ09 #\"'[]{}=,.\\-_\u00e9\u6f22\U0001f600\u00a0\u2028\u202e\ufeff", max_size=8)
 COMMENT = LINE.map(lambda text: "#" + text)
 SPACE = st.sampled_from(["", " ", "  ", "\t"])
 BETWEEN = st.lists(
