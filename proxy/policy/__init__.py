@@ -5,6 +5,8 @@ declare ``tools`` dropped them in silence. So the few fields that are governed a
 everything else passes untouched, and counts.
 """
 
+from dataclasses import replace
+
 from proxy.endpoints import BodyKind
 from proxy.policy.body import max_structure, parse
 from proxy.policy.edit import Edit, apply
@@ -18,6 +20,9 @@ from proxy.policy.usage import ask_for_usage
 
 __all__ = ["Cost", "Limits", "Policy", "Terms", "Verdict"]
 
+_NONE_OF_ITS_OWN = (None, None)
+_MAX_OWN_LIMITS = 1_024
+
 _BYTES_PER_ITEM = 32
 _ESCAPE = 2  # \\u0041 counts one character, and makes at most three bytes
 
@@ -27,6 +32,7 @@ class Policy:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._of_keys: dict[tuple[int | None, int | None], Limits] = {}
         self._fields = RefusedFields(limits)
 
     def check(self, kind: BodyKind, body: bytes, terms: Terms) -> Verdict:
@@ -43,7 +49,7 @@ class Policy:
         Raises:
             Refusal: What is wrong, how much, and which setting.
         """
-        limits = self._limits.of(terms)
+        limits = self._limits_under(terms)
         prompt_cap = limits.max_prompt_chars * (TOTAL_FACTOR if kind in PER_INPUT else 1)
         members = parse(body, max_structure=max_structure(prompt_cap, limits.max_schema_chars))
         if terms.models is not None:
@@ -73,6 +79,28 @@ class Policy:
             clamped=output.clamped,
             usage_asked=bool(asked),
         )
+
+    def _limits_under(self, terms: Terms) -> Limits:
+        """The limits of a key with caps of its own, made once for all keys that have the same."""
+        own = (terms.max_prompt_chars, terms.max_output_tokens)
+        if own == _NONE_OF_ITS_OWN:
+            return self._limits
+        if (limits := self._of_keys.get(own)) is None:
+            # As many as operators have thought of, or less.
+            if len(self._of_keys) >= _MAX_OWN_LIMITS:
+                self._of_keys.clear()
+            limits = self._of_keys[own] = _with_caps(self._limits, *own)
+        return limits
+
+
+def _with_caps(limits: Limits, prompt: int | None, output: int | None) -> Limits:
+    if prompt is not None:
+        setting = "max_prompt_chars of this key, up to PROXY_MAX_PROMPT_CHARS_CEILING"
+        limits = replace(limits, max_prompt_chars=prompt, prompt_setting=setting)
+    if output is not None:
+        setting = "max_output_tokens of this key, up to PROXY_MAX_OUTPUT_TOKENS_CEILING"
+        limits = replace(limits, max_output_tokens=output, output_setting=setting)
+    return limits
 
 
 def _text_bytes(count: PromptCount, body: bytes) -> int:

@@ -1,6 +1,6 @@
 """What the policy is told, and what it says: plain values, so that every decision stays a pure function."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Engine = Literal["vllm", "sglang", "llamacpp", "transformers"]
@@ -39,17 +39,6 @@ class Limits:
     cache_salt: Literal["off", "per-key"] = "off"
     prompt_setting: str = "PROXY_MAX_PROMPT_CHARS"
     output_setting: str = "PROXY_MAX_OUTPUT_TOKENS"
-
-    def of(self, terms: "Terms") -> "Limits":
-        """The limits of a request under these terms; this very object where they change none."""
-        limits = self
-        if terms.max_prompt_chars is not None:
-            own = "max_prompt_chars of this key, up to PROXY_MAX_PROMPT_CHARS_CEILING"
-            limits = replace(limits, max_prompt_chars=terms.max_prompt_chars, prompt_setting=own)
-        if terms.max_output_tokens is not None:
-            own = "max_output_tokens of this key, up to PROXY_MAX_OUTPUT_TOKENS_CEILING"
-            limits = replace(limits, max_output_tokens=terms.max_output_tokens, output_setting=own)
-        return limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
