@@ -7,14 +7,14 @@ that did not read made the proxy hold 3 MB. These stop from within the callback.
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import Iterable, Iterator
-from ipaddress import ip_address
 from typing import Any, cast
 
 import anyio
 import httpcore
+
+from proxy.names import Names
 
 READ_BYTES = 32 * 1024
 """How much one call may read, and how much may wait before reading stops: together the bound."""
@@ -32,33 +32,21 @@ def _within(seconds: float | None, late: type[httpcore.TimeoutException]) -> Ite
         raise httpcore.ConnectError from exc
 
 
-async def _addresses(loop: asyncio.AbstractEventLoop, host: str) -> list[str]:
-    """Those of a name, or the one that it is.
-
-    Asked for here: uvloop's create_connection, cancelled while a name server is slow, leaves a
-    question behind, and its failure goes to the log of whoever is around then.
-    """
-    try:
-        ip_address(host)
-    except ValueError:
-        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return [str(address[0]) for _, _, _, _, address in found]
-    return [host]
-
-
 class Network(httpcore.AsyncNetworkBackend):
     """Opens the sockets of one connection of the pool.
 
     Args:
         scratch: What is read into. One for all connections: it is filled and emptied within one
             callback.
+        names: Who knows the addresses of names.
 
     Attributes:
         heard_bytes: How much the other side has said so far.
     """
 
-    def __init__(self, scratch: bytearray) -> None:
+    def __init__(self, scratch: bytearray, names: Names) -> None:
         self._scratch = memoryview(scratch)
+        self._names = names
         self.heard_bytes = 0
 
     async def connect_tcp(
@@ -89,7 +77,7 @@ class Network(httpcore.AsyncNetworkBackend):
         """A stream to the first of the name's addresses that takes one."""
         loop = asyncio.get_running_loop()
         refused = OSError("the name has no address")
-        for address in await _addresses(loop, host):
+        for address in await self._names.addresses(host):
             try:
                 _, stream = await loop.create_connection(self._stream, address, port)
             except OSError as exc:

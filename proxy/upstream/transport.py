@@ -11,6 +11,7 @@ import ssl
 import httpcore
 import httpx
 
+from proxy.names import Names
 from proxy.upstream.network import READ_BYTES, Network
 from proxy.upstream.target import Target
 
@@ -19,18 +20,23 @@ from proxy.upstream.target import Target
 KEEPALIVE_EXPIRY_SECONDS = 3.0
 
 
-def build(target: Target) -> httpx.AsyncBaseTransport:
-    """A transport to the target. The request's ``timeout`` extension bounds connecting."""
-    return _Transport(target)
+def build(target: Target, names: Names | None = None) -> httpx.AsyncBaseTransport:
+    """A transport to the target. The request's ``timeout`` extension bounds connecting.
+
+    Args:
+        target: Where it goes.
+        names: Who knows the addresses of names; None asks the system.
+    """
+    return _Transport(target, names or Names())
 
 
 class _Transport(httpx.AsyncBaseTransport):
     """Reuses connections, and asks once more on a new one where a reused one was stale."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, names: Names) -> None:
         tls = _tls(target)
-        self._reusing = _Pooled(target, tls, max_idle=None)
-        self._fresh = _Pooled(target, tls, max_idle=0)
+        self._reusing = _Pooled(target, tls, names, max_idle=None)
+        self._fresh = _Pooled(target, tls, names, max_idle=0)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
@@ -55,23 +61,29 @@ def _tls(target: Target) -> ssl.SSLContext:
 class _Pooled(httpx.AsyncHTTPTransport):
     """httpx's transport over our sockets, which is the one thing that it has no parameter for."""
 
-    def __init__(self, target: Target, tls: ssl.SSLContext, max_idle: int | None) -> None:
+    def __init__(
+        self, target: Target, tls: ssl.SSLContext, names: Names, max_idle: int | None
+    ) -> None:
         # trust_env: a proxy or certificate variable meant for others must not redirect us.
         super().__init__(verify=tls, trust_env=False)
-        self._pool = _Pool(target, tls, max_idle)
+        self._pool = _Pool(target, tls, names, max_idle)
 
 
 class _Pool(httpcore.AsyncConnectionPool):
     """Any number of connections: the bound on requests is admission's business."""
 
-    def __init__(self, target: Target, tls: ssl.SSLContext, max_idle: int | None) -> None:
+    def __init__(
+        self, target: Target, tls: ssl.SSLContext, names: Names, max_idle: int | None
+    ) -> None:
         super().__init__(max_connections=None, max_keepalive_connections=max_idle)
         self._target = target
         self._tls = tls
+        self._names = names
         self._scratch = bytearray(READ_BYTES)
 
     def create_connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
-        return _Connection(origin, self._target, self._tls, Network(self._scratch))
+        network = Network(self._scratch, self._names)
+        return _Connection(origin, self._target, self._tls, network)
 
 
 class _StaleConnection(httpcore.RemoteProtocolError):
