@@ -16,6 +16,8 @@ from proxy.auth.keyfile import KeyFileError, read_text
 _BOM = "\ufeff"
 _LOCK_SECONDS = 30.0
 _LOCK_PAUSE_SECONDS = 0.02
+# An editor knows of no lock. It saves once; a program that writes all the time is not outrun.
+_MAX_TURNS = 5
 
 
 def update(
@@ -23,11 +25,14 @@ def update(
 ) -> bool:
     """Replaces a file by what ``edit`` makes of its text, while no other writer is at it.
 
+    What somebody saves meanwhile who takes no turns, such as an editor, is not lost: then all of it
+    is done again, with what he saved.
+
     A symbolic link stays, and what it points to is replaced. Owner, group and mode stay, too.
 
     Args:
         path: Which file.
-        edit: From text to text; what it raises leaves everything as it is.
+        edit: From text to text, perhaps several times; what it raises leaves everything as it is.
         new_mode: The permissions of a file that was not there.
         create: Whether it may be one that is not there.
 
@@ -41,12 +46,25 @@ def update(
     # Path.resolve raises what is no OSError where links go round in circles.
     target = Path(os.path.realpath(path))
     with _locked(target.parent):
-        status = _status(target, create=create)
-        text = "" if status is None else read_text(target)
-        changed = edit(text)
-        if changed != text or status is None:
-            mark = _BOM if status is not None and _has_bom(target) else ""
-            _replace(target, (mark + changed).encode(), status, new_mode)
+        for _ in range(_MAX_TURNS):
+            try:
+                return _turn(target, edit, new_mode=new_mode, create=create)
+            except _ChangedMeanwhileError:
+                continue
+    raise KeyFileError("was written by somebody else each time that it was to be; try it again")
+
+
+class _ChangedMeanwhileError(Exception):
+    """Somebody wrote the file after it was read; it is his now."""
+
+
+def _turn(target: Path, edit: Callable[[str], str], *, new_mode: int, create: bool) -> bool:
+    status = _status(target, create=create)
+    text = "" if status is None else read_text(target)
+    mark = _BOM if status is not None and _has_bom(target) else ""
+    changed = edit(text)
+    if changed != text or status is None:
+        _replace(target, (mark + changed).encode(), status, new_mode)
     return status is None
 
 
@@ -110,12 +128,34 @@ def _replace(target: Path, content: bytes, old: os.stat_result | None, new_mode:
             _own(descriptor, old, new_mode)
             # Before the new name is: after a power cut it must not name an empty file.
             os.fsync(descriptor)
+        # As late as can be: between this and the new name there is nothing that waits.
+        _check_unchanged(target, old)
         beside.rename(target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             beside.unlink()
         raise
     _sync(target.parent)
+
+
+def _check_unchanged(target: Path, old: os.stat_result | None) -> None:
+    try:
+        now = _marks(target.lstat())
+    except FileNotFoundError:
+        now = None
+    if now != (None if old is None else _marks(old)):
+        raise _ChangedMeanwhileError
+
+
+def _marks(status: os.stat_result) -> tuple[int, ...]:
+    """What is different once a file was written, or is another one."""
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 def _own(descriptor: int, old: os.stat_result | None, new_mode: int) -> None:

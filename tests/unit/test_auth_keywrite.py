@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -244,6 +244,81 @@ def test_what_cannot_be_locked_is_not_written(
     with pytest.raises(KeyFileError, match="cannot be locked: Bad file descriptor"):
         keywrite.update(path, add_comment)
     assert path.read_text() == GOOD
+
+
+def in_place(path: Path, text: str) -> None:
+    """As an editor without a second file does."""
+    path.write_text(text)
+
+
+def by_rename(path: Path, text: str) -> None:
+    """As most editors do."""
+    new = path.with_name("editors")
+    new.write_text(text)
+    new.chmod(0o600)
+    new.rename(path)
+
+
+@pytest.mark.parametrize("save", [in_place, by_rename])
+@pytest.mark.parametrize("saves", [0, 1, 4])
+def test_what_an_editor_saves_meanwhile_is_not_lost(
+    tmp_path: Path, save: Callable[[Path, str], None], saves: int
+) -> None:
+    """He saves between our reading and our writing; both changes are in the file."""
+    path, left = write(tmp_path), saves
+
+    def edit(text: str) -> str:
+        nonlocal left
+        if left:
+            left -= 1
+            save(path, path.read_text() + "# by hand\n")
+        return add_comment(text)
+
+    keywrite.update(path, edit)
+    assert path.read_text() == GOOD + "# by hand\n" * saves + "# more\n"
+    assert names(tmp_path) == ["keys.toml"]
+
+
+def test_a_file_that_appears_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    """Somebody writes his first key by hand while we make ours."""
+    path = tmp_path / "keys.toml"
+
+    def edit(text: str) -> str:
+        if not text:
+            write(tmp_path)
+        return add_comment(text)
+
+    assert not keywrite.update(path, edit, create=True)
+    assert path.read_text() == GOOD + "# more\n"
+
+
+def test_a_file_that_goes_away_meanwhile_stays_away(tmp_path: Path) -> None:
+    """What was deleted is not brought back."""
+    path = write(tmp_path)
+
+    def edit(text: str) -> str:
+        path.unlink(missing_ok=True)
+        return add_comment(text)
+
+    with pytest.raises(KeyFileError, match="No such file"):
+        keywrite.update(path, edit)
+    assert names(tmp_path) == []
+
+
+def test_who_is_written_over_each_time_gives_up(tmp_path: Path) -> None:
+    """Five times; what somebody else wrote is there, and nothing of ours."""
+    path, turns = write(tmp_path), 0
+
+    def edit(text: str) -> str:
+        nonlocal turns
+        turns += 1
+        by_rename(path, f"{GOOD}# {turns}\n")
+        return add_comment(text)
+
+    with pytest.raises(KeyFileError, match="written by somebody else each time"):
+        keywrite.update(path, edit)
+    assert (turns, path.read_text()) == (5, f"{GOOD}# 5\n")
+    assert names(tmp_path) == ["keys.toml"]
 
 
 WRITER = """
