@@ -74,9 +74,11 @@ class TokenBudget:
         if self._fixed_tokens is None:
             self._limit = tokens * 9 // 10
 
-    def note_load(self, waiting: float, usage_fraction: float, at: float) -> None:
+    def note_load(
+        self, waiting: float, usage_fraction: float, at: float, running: int | None = None
+    ) -> None:
         """What the engine says of its own queue and cache, as in ``Crowding.note``."""
-        self._crowding.note(waiting, usage_fraction, at, self._in_flight)
+        self._crowding.note(waiting, usage_fraction, at, self._in_flight, running)
 
     def has_room(self, now: float) -> bool:
         """Whether the engine, by its own account, may be sent one more."""

@@ -77,7 +77,7 @@ def heeding(budget: TokenBudget | None, places: Slots, clocks: Clocks) -> Callab
             budget.set_pool(reading.pool_tokens)
         if reading.waiting is not None or reading.kv_usage is not None:
             load = (reading.waiting or 0, reading.kv_usage or 0)
-            budget.note_load(*load, clocks.monotonic())
+            budget.note_load(*load, clocks.monotonic(), reading.running)
         places.wake()
 
     return heed

@@ -216,24 +216,24 @@ def test_a_larger_pool_lets_in_who_waits() -> None:
 
 
 def test_the_queue_is_here_and_not_in_the_engine() -> None:
-    """An engine that runs two and shows a queue is sent no third; one more each time it has none."""
+    """An engine that runs two and shows a queue is sent one to keep in it, and more when it has none."""
 
     async def play() -> None:
         async with opened(House()) as house:
-            await house.come("a1", "a2", "a3", "a4")
+            await house.come("a1", "a2", "a3", "a4", "a5")
             for _ in range(2):
-                house.budget.note_load(waiting=2, usage_fraction=0.1, at=warp.now())
+                house.budget.note_load(waiting=3, usage_fraction=0.1, at=warp.now(), running=2)
                 house.slots.wake()
                 await asyncio.sleep(1)
             await house.go("a1", "a2")
             await house.come("b1", "b2")
-            assert house.inside == ["a3", "a4"]
+            assert house.inside == ["a3", "a4", "a5"]
             await house.go("a3")
-            assert house.inside == ["a4", "b1"]
-            house.budget.note_load(waiting=0, usage_fraction=0.1, at=warp.now())
+            assert house.inside == ["a4", "a5", "b1"]
+            house.budget.note_load(waiting=0, usage_fraction=0.1, at=warp.now(), running=2)
             house.slots.wake()
             await asyncio.sleep(0)
-            assert house.inside == ["a4", "b1", "b2"]
+            assert house.inside == ["a4", "a5", "b1", "b2"]
 
     warp.run(play())
 
