@@ -192,6 +192,15 @@ def test_nothing_is_held_back_that_could_be_passed_on() -> None:
     assert meter.note(done) == done
 
 
+@pytest.mark.parametrize("reason", [None, "", False, 0])
+def test_what_is_no_end_is_not_held_back(reason: object) -> None:
+    """Some engines have an empty reason on every event, and all of them would come one late."""
+    meter = taking()
+    word = event(chunk({"content": "x"}, finish_reason=reason))
+    assert meter.note(word) is word
+    assert meter.note(event(usage_chunk(1, 2))) == b""
+
+
 def test_an_end_that_nothing_follows_is_passed_on_when_the_stream_ends() -> None:
     """Also where it breaks off."""
     for complete in (True, False):

@@ -122,7 +122,7 @@ class Choices:
             # The first of a choice brings a role alone, and no token.
             if size or delta is None or delta.role is None:
                 self.events += 1
-            if choice.finish_reason is not None:
+            if choice.finish_reason:  # some write "" until there is one
                 mark = Mark.END
         if said:
             # Nobody on our account has asked for this one: an engine that states usage unasked
