@@ -33,6 +33,12 @@ from proxy.upstream.target import Target
 
 MAX_LISTING_BYTES = 1024 * 1024
 
+# A byte is one token at the very most, and twice that where a template escapes it. A template may
+# bring pages of its own, and a video be as long as a context.
+_MOST_TOKENS_PER_BYTE = 4
+_MOST_TOKENS_PER_MEDIA = 65_536
+_TEMPLATE_TOKENS = 4_096
+
 
 class Judge(Protocol):
     """What decides about a body: ``proxy.policy.Policy``."""
@@ -190,6 +196,7 @@ class Forward:
             take_out=verdict.usage_asked,
             sequences=verdict.cost.sequences,
             output_tokens=verdict.cost.output_tokens,
+            most_prompt_tokens=_most_prompt_tokens(endpoint.body, verdict.cost),
         )
 
     def _charge(
@@ -241,6 +248,7 @@ class Forward:
         lifeline.expect(self._first_byte)
         if meter is not None:
             meter.asked()
+            request.extensions["trace"] = _Connecting(meter)
         try:
             return await self._upstream.transport.handle_async_request(request)
         except httpx.TransportError as exc:
@@ -264,6 +272,25 @@ class Forward:
             return response
         listing = await self._relay.collect(response, MAX_LISTING_BYTES, lifeline)
         return _filtered(response, listing, models, redact=self._redact)
+
+
+class _Connecting:
+    """Takes back that the upstream is asked for as long as it is only being connected to.
+
+    Called by httpcore with each thing it does, 5 µs a request; whatever else is the transport calls
+    nobody, and has asked.
+    """
+
+    __slots__ = ("_meter",)
+
+    def __init__(self, meter: UsageMeter) -> None:
+        self._meter = meter
+
+    async def __call__(self, event: str, _: object) -> None:
+        if event.startswith("connection.connect_"):
+            self._meter.refused()
+        elif event == "http11.send_request_headers.started":
+            self._meter.asked()
 
 
 def _principal(context: RequestContext) -> Principal:
@@ -298,6 +325,18 @@ def _demand(kind: BodyKind, cost: Cost) -> Demand:
         media_parts=cost.media_parts,
         output_tokens=cost.output_tokens * cost.sequences,
     )
+
+
+def _most_prompt_tokens(kind: BodyKind, cost: Cost) -> int:
+    """More than a prompt can have come to; what states more is a broken engine, not a long prompt."""
+    most = (
+        _TEMPLATE_TOKENS
+        + cost.text_bytes * _MOST_TOKENS_PER_BYTE
+        + cost.media_parts * _MOST_TOKENS_PER_MEDIA
+    )
+    if kind in (BodyKind.RERANK, BodyKind.SCORE):
+        most += cost.text_bytes**2  # one of the two texts is read again with each of the other
+    return most
 
 
 def _filtered(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.endpoints import BodyKind
 from proxy.telemetry.usage import Usage, UsageMeter
 from proxy.telemetry.usage.ends import first_object, last_objects
-from proxy.telemetry.usage.whole import MAX_KEPT_BYTES, WholeBody
+from proxy.telemetry.usage.whole import MAX_KEPT_BYTES, TAIL_BYTES, WholeBody
 from tests.harness.usages import RESPONSE_USAGE, TIMINGS, counted
 
 CHAT, MESSAGES, RESPONSES = BodyKind.CHAT, BodyKind.MESSAGES, BodyKind.RESPONSES
@@ -134,7 +134,7 @@ def test_what_generates_nothing(
 
 def test_a_list_of_ranks_without_usage_is_estimated() -> None:
     """SGLang's is no object."""
-    assert metered(BodyKind.RERANK, b'[{"score":1}]', sequences=0) == Usage(7, 4, estimated=True)
+    assert metered(BodyKind.RERANK, b'[{"score":1}]', sequences=0) == Usage(7, 0, estimated=True)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,7 @@ def test_a_list_of_ranks_without_usage_is_estimated() -> None:
     [
         counted(-1, 3),
         counted(21, 10**12),
+        counted(10**12, 3),
         counted(21, 3) | {"completion_tokens": 3.5},
         counted(21, 3) | {"completion_tokens": "3"},
         {"prompt_tokens": 21},
@@ -224,6 +225,48 @@ def test_one_choice_of_llamacpp_is_exact() -> None:
     """Its timings mean nothing then."""
     body = dump(chat("xxx", usage=counted(21, 3), **TIMINGS))
     assert metered(CHAT, body) == Usage(21, 3, estimated=False)
+
+
+@pytest.mark.parametrize(
+    ("stated", "sequences", "completion"),
+    [
+        pytest.param(BOUND, 1, BOUND, id="the bound"),
+        pytest.param(BOUND + 16, 1, BOUND + 16, id="an end more"),
+        pytest.param(BOUND + 17, 1, 10, id="over the bound"),
+        pytest.param(BOUND + 32, 2, BOUND + 32, id="two ends more"),
+        pytest.param(16_000_000, 1, 10, id="sixteen million"),
+    ],
+)
+def test_no_more_output_is_believed_than_was_allowed(
+    stated: int, sequences: int, completion: int
+) -> None:
+    """Beyond, what was generated is counted; the prompt that is stated may be true."""
+    body = dump(chat("x" * 40, usage=counted(21, stated)))
+    estimated = stated != completion
+    assert metered(CHAT, body, sequences=sequences) == Usage(21, completion, estimated=estimated)
+
+
+def test_no_estimate_of_several_choices_is_over_the_bound() -> None:
+    """Where the first was short of characters."""
+    body = dump(chat("x", "y" * 400, usage=counted(21, 10), **TIMINGS))
+    assert metered(CHAT, body, sequences=2) == Usage(21, BOUND, estimated=True)
+
+
+@pytest.mark.parametrize(
+    ("behind", "expected"),
+    [
+        pytest.param(TAIL_BYTES - 200, Usage(21, 3, estimated=False), id="so much that it is seen"),
+        pytest.param(TAIL_BYTES, Usage(ESTIMATE, BOUND, estimated=True), id="too much"),
+    ],
+)
+@pytest.mark.parametrize("front", [MAX_KEPT_BYTES, MAX_KEPT_BYTES + 12_345, 200_000])
+def test_what_is_found_in_a_long_body_does_not_depend_on_its_cuts(
+    behind: int, expected: Usage, front: int
+) -> None:
+    """Nor on its length: usage is found if it is near enough to the end."""
+    body = dump(chat("x" * front, usage=counted(21, 3), z="z" * behind))
+    for size in (1000, 4096, 9999, 16_384, 65_536, 10**9):
+        assert metered(CHAT, body, size=size) == expected
 
 
 @pytest.mark.parametrize("filling", ["", "x" * MAX_KEPT_BYTES])

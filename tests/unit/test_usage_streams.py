@@ -18,15 +18,17 @@ from tests.harness.usages import WORDS, chunk, counted, sse, usage_chunk
 CHAT, COMPLETIONS = BodyKind.CHAT, BodyKind.COMPLETIONS
 RESPONSES, MESSAGES = BodyKind.RESPONSES, BodyKind.MESSAGES
 
-ESTIMATE = 7
-"""What the prompt was thought to be."""
+ESTIMATE, BOUND = 7, 10_000
+"""What the prompt was thought to be, and what each sequence may generate."""
 
 
 def metered(
     kind: BodyKind, chunks: Sequence[bytes], *, sequences: int = 1, complete: bool = True
 ) -> Usage:
     """What a meter says of a stream that came in these chunks."""
-    meter = UsageMeter(kind, streamed=True, sequences=sequences, output_tokens=100)
+    meter = UsageMeter(
+        kind, streamed=True, sequences=sequences, output_tokens=BOUND, clock=lambda: 0.0
+    )
     meter.asked()
     meter.begin(200, events=True)
     for piece in chunks:
@@ -101,7 +103,7 @@ def test_other_ends_of_lines(
 )
 def test_llamacpp_states_the_prompt_with_each_choice(estimate: int, prompt: int) -> None:
     """Be it the same or another one: of completions, nobody can tell."""
-    meter = UsageMeter(COMPLETIONS, streamed=True, sequences=2)
+    meter = UsageMeter(COMPLETIONS, streamed=True, sequences=2, output_tokens=BOUND)
     meter.asked()
     meter.begin(200, events=True)
     meter.note(usages.LLAMA_COMPLETIONS)
@@ -143,6 +145,43 @@ def test_what_cannot_be_true_is_not_believed(usage: Any, sequences: int) -> None
     end = usages.messages({"input_tokens": 21}, usage)
     assert metered(MESSAGES, [end]).estimated
     assert metered(RESPONSES, [usages.responses(usage=usage)]).estimated
+
+
+@pytest.mark.parametrize(
+    ("stated", "sequences", "expected"),
+    [
+        pytest.param((21, BOUND), 1, Usage(21, BOUND, estimated=False), id="the bound"),
+        pytest.param((21, BOUND + 16), 1, Usage(21, BOUND + 16, estimated=False), id="an end more"),
+        pytest.param((21, BOUND + 17), 1, Usage(21, 3, estimated=True), id="over the bound"),
+        pytest.param((21, 2 * BOUND), 2, Usage(21, 2 * BOUND, estimated=False), id="of two"),
+        pytest.param((21, 16_000_000), 1, Usage(21, 3, estimated=True), id="sixteen million"),
+        pytest.param((500, 3), 1, Usage(500, 3, estimated=False), id="the longest prompt"),
+        pytest.param((501, 3), 1, Usage(ESTIMATE, 3, estimated=True), id="a longer one"),
+        pytest.param((0, 0), 1, Usage(0, 0, estimated=False), id="nothing"),
+    ],
+)
+def test_no_more_is_believed_than_can_be(
+    stated: tuple[int, int], sequences: int, expected: Usage
+) -> None:
+    """A figure too large would lock a key out; the other figure may be true all the same."""
+    meter = UsageMeter(
+        CHAT,
+        streamed=True,
+        sequences=sequences,
+        output_tokens=BOUND,
+        most_prompt_tokens=500,
+        clock=lambda: 0.0,
+    )
+    meter.asked()
+    meter.begin(200, events=True)
+    meter.note(sse(*WORDS, usages.LAST, usage_chunk(*stated), "[DONE]"))
+    assert meter.usage(ESTIMATE) == expected
+
+
+def test_no_more_is_seen_than_can_be() -> None:
+    """Long words are tokens of more than four characters."""
+    stream = sse(chunk({"content": "x" * 4 * BOUND}), *WORDS)
+    assert metered(CHAT, [stream]) == Usage(ESTIMATE, BOUND, estimated=True)
 
 
 @pytest.mark.parametrize(

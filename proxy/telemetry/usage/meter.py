@@ -4,10 +4,11 @@ An event of 219 bytes takes 1.1 µs where a call takes 0.03, or 1.3 where usage 
 one chunk 2.0 each. Where nobody has to know, there is no meter.
 """
 
+import time
 from collections.abc import Callable
 
 from proxy.endpoints import BodyKind
-from proxy.telemetry.usage.said import Said, Usage
+from proxy.telemetry.usage.said import MAX_BELIEVED, Said, Usage
 from proxy.telemetry.usage.stream import CHARACTERS_PER_TOKEN, Stream
 from proxy.telemetry.usage.whole import WholeBody
 
@@ -15,6 +16,9 @@ from proxy.telemetry.usage.whole import WholeBody
 _FREE = frozenset({BodyKind.COUNT_TOKENS})
 
 _SUCCESS = range(200, 300)
+
+# No engine goes beyond what a sequence may generate; one may count what ends it.
+_SLACK_TOKENS = 16
 
 
 class UsageMeter:
@@ -30,6 +34,8 @@ class UsageMeter:
             not see it.
         sequences: Generations asked for; 0 where nothing is generated.
         output_tokens: The most that each may generate.
+        most_prompt_tokens: The most that the prompt can have come to, whoever says what.
+        clock: Seconds, monotonic.
 
     Attributes:
         note: Takes the next chunk, and gives what to pass on: this very object, unless something
@@ -41,7 +47,10 @@ class UsageMeter:
         "_asked",
         "_body",
         "_bound",
+        "_clock",
         "_kind",
+        "_most_prompt",
+        "_most_stated",
         "_said",
         "_status",
         "_stream",
@@ -58,12 +67,17 @@ class UsageMeter:
         take_out: bool = False,
         sequences: int = 1,
         output_tokens: int = 0,
+        most_prompt_tokens: int = MAX_BELIEVED,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.note: Callable[[bytes], bytes] = _unchanged
         self.takes_out = take_out
         self._kind = kind
         self._streamed = streamed
         self._bound = sequences * output_tokens
+        self._most_stated = self._bound + sequences * _SLACK_TOKENS
+        self._most_prompt = most_prompt_tokens
+        self._clock = clock
         self._said = Said(sequences)
         self._asked = False
         self._status = 200
@@ -85,7 +99,9 @@ class UsageMeter:
         if status not in _SUCCESS:
             return
         if events:
-            self._stream = Stream(self._kind, self._said, take_out=self.takes_out)
+            self._stream = Stream(
+                self._kind, self._said, take_out=self.takes_out, clock=self._clock
+            )
             self.note = self._stream.note
         else:
             self._body = WholeBody()
@@ -101,17 +117,22 @@ class UsageMeter:
         """What the request used, as far as that is known.
 
         Where the engine states no figure that can be believed: the estimate of the prompt, and of
-        the output the larger of a quarter of its characters and the events that brought it. Of an
-        answer that was to come in one piece and did not, nobody knows how far the engine had come.
-        It is charged in full, as it was reserved: anything less would be a way to have long answers
-        worked on for less than they cost, again and again. What the upstream refused, or failed to
-        answer, is free.
+        the output the larger of a quarter of its characters and the events that brought it, and
+        besides, for the silences of a stream, what a fast engine generates in that time: it may
+        have held back what it had. Of an answer that was to come in one piece and did not, nobody
+        knows how far the engine had come. It is charged in full, as it was reserved, which is the
+        most that anything is: less would be a way to have long answers worked on for less than they
+        cost, again and again. What the upstream refused, or failed to answer, is free.
         """
         if not self._asked or self._status not in _SUCCESS or self._kind in _FREE:
             return Usage(0, 0, estimated=False)
-        seen = self._seen()
+        seen = min(self._seen(), self._bound)
         said = self._said.figures()
         prompt, completion = said.prompt, said.completion
+        if prompt is not None and prompt > self._most_prompt:
+            prompt = None
+        if completion is not None and completion > self._most_stated:
+            completion = None if said.exact else self._bound
         estimated = prompt is None or completion is None or not said.exact
         if prompt is None:
             prompt = estimated_prompt_tokens
@@ -121,9 +142,9 @@ class UsageMeter:
         return Usage(prompt, seen if completion is None else completion, estimated)
 
     def _seen(self) -> int:
-        """Tokens of output, as far as they could be seen."""
+        """Tokens of output, as far as they could be seen, or must be feared."""
         if self._stream is not None:
-            return self._stream.tokens()
+            return self._stream.tokens() + self._stream.unseen_tokens()
         if self._body is None:
             return 0 if self._streamed else self._bound
         characters = self._body.tell(self._said)

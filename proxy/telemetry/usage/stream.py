@@ -1,5 +1,6 @@
 """The body of one stream: each event is heard, and passed on to the byte, or taken out."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from proxy.endpoints import BodyKind
@@ -7,6 +8,7 @@ from proxy.telemetry.usage.ends import last_objects
 from proxy.telemetry.usage.frames import Frames, Piece, payload
 from proxy.telemetry.usage.hearing import Mark, hearing
 from proxy.telemetry.usage.said import Said
+from proxy.telemetry.usage.silence import Silence
 from proxy.telemetry.usage.taking import Taking
 
 CHARACTERS_PER_TOKEN = 4
@@ -28,12 +30,14 @@ class Stream:
 
     Args:
         take_out: Whether the event that has nothing but usage is not for the client.
+        clock: Seconds, monotonic.
     """
 
     __slots__ = (
         "_frames",
         "_hearing",
         "_said",
+        "_silence",
         "_tail",
         "_take_out",
         "_taking",
@@ -41,8 +45,11 @@ class Stream:
         "_unread_events",
     )
 
-    def __init__(self, kind: BodyKind, said: Said, *, take_out: bool) -> None:
+    def __init__(
+        self, kind: BodyKind, said: Said, *, take_out: bool, clock: Callable[[], float]
+    ) -> None:
         self._said = said
+        self._silence = Silence(clock)
         self._hearing = hearing(kind, said)
         self._frames = Frames()
         self._take_out = take_out
@@ -63,6 +70,7 @@ class Stream:
             except (ValueError, RecursionError):
                 pass
             else:
+                self._silence.heard(self._hearing.events)
                 return self._taking.pass_on(chunk, mark) if self._take_out else chunk
         if b"\r" in chunk:
             return self._note_pieces(chunk)
@@ -79,6 +87,7 @@ class Stream:
 
     def end(self) -> bytes:
         """No more will come; what is left to pass on."""
+        self._silence.end()
         piece, part = self._frames.rest()
         seen = self._unread_events, self._unread_bytes
         passed = self._piece(piece, part) if part else b""
@@ -91,6 +100,10 @@ class Stream:
         characters = self._hearing.characters + self._unread_bytes // _BYTES_PER_CHARACTER
         events = self._hearing.events + self._unread_events
         return max(-(-characters // CHARACTERS_PER_TOKEN), events)
+
+    def unseen_tokens(self) -> int:
+        """The most that may have been generated besides, while nothing came."""
+        return self._silence.tokens(self._said.sequences)
 
     def _piece(self, piece: Piece, part: bytes) -> bytes:
         if piece is Piece.LINE_FEED:
@@ -107,21 +120,28 @@ class Stream:
         if start:
             # Otherwise it has several lines of data, perhaps.
             with suppress(ValueError, RecursionError):
-                return self._hearing.hear(event[start:])
+                return self._heard(event[start:])
         data = payload(event)
         if not data.startswith(b"{"):  # a comment, or [DONE]
             return Mark.PLAIN
         try:
-            return self._hearing.hear(data)
+            return self._heard(data)
         except (ValueError, RecursionError):
+            self._silence.broken()
             self._unread_events += 1
             self._unread_bytes += len(event)
             return Mark.PLAIN
+
+    def _heard(self, data: bytes) -> Mark:
+        mark = self._hearing.hear(data)
+        self._silence.heard(self._hearing.events)
+        return mark
 
     def _note_part(self, part: bytes, *, last: bool) -> None:
         self._tail += part
         del self._tail[:-TAIL_BYTES]
         self._unread_bytes += len(part)
+        self._silence.broken()
         if last:
             members = last_objects(bytes(self._tail), self._hearing.depth)
             if b"usage" in members:

@@ -8,7 +8,8 @@ from proxy.telemetry.usage.ends import first_object, last_objects
 from proxy.telemetry.usage.said import Said
 
 MAX_KEPT_BYTES = 60 * 1024
-TAIL_BYTES = 16 * 1024
+# Of a longer one, whatever stands behind its usage.
+TAIL_BYTES = 32 * 1024
 HEAD_BYTES = 4 * 1024
 
 _TEXTS = frozenset({"content", "text", "refusal", "thinking", "arguments"})
@@ -78,7 +79,8 @@ class WholeBody:
 
     def _tell_ends(self, said: Said) -> None:
         # The end of a part would be taken for the end of the whole.
-        members = last_objects(bytes(self._kept), 1) if self.complete else {}
+        # So much and no more, or it would depend on how the body was cut.
+        members = last_objects(bytes(self._kept[-TAIL_BYTES:]), 1) if self.complete else {}
         # llama.cpp states that of embeddings in front of them.
         usage = members.get(b"usage") or first_object(self._head, b"usage")
         if usage is not None:

@@ -1,0 +1,55 @@
+"""What may have been generated while nothing of it could be seen.
+
+Engines hold tokens back: vLLM for `stream_interval` of them, for a stop string that may be
+beginning, or while its parser takes what comes for a tool call. And a client that does not read
+keeps everybody from seeing anything. Whoever leaves then has had the engine's time all the same.
+"""
+
+from collections.abc import Callable
+
+# More than a sequence gets of any engine that several people share.
+TOKENS_PER_SECOND = 200
+
+# Between two events; a shorter pause is a slow engine's pace.
+PATIENCE_SECONDS = 2.0
+
+
+class Silence:
+    """The silences of one stream, from its first event on: before that, the engine may be at others.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    __slots__ = ("_clock", "_ended", "_events", "_last", "_past_seconds")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._events = -1
+        self._last: float | None = None
+        self._past_seconds = 0.0
+        self._ended: float | None = None
+
+    def heard(self, events: int) -> None:
+        """An event has come, and with it so many have brought output. What brings none breaks none."""
+        if events != self._events:
+            self._events = events
+            self.broken()
+
+    def broken(self) -> None:
+        """Something has come now."""
+        now = self._clock()
+        if self._last is not None and now - self._last > PATIENCE_SECONDS:
+            self._past_seconds += now - self._last
+        self._last = now
+
+    def end(self) -> None:
+        """The stream is over."""
+        self._ended = self._clock() if self._ended is None else self._ended
+
+    def tokens(self, sequences: int) -> int:
+        """The most that so many sequences can have brought in the silences, and in the last one."""
+        if self._last is None:
+            return 0
+        last = (self._clock() if self._ended is None else self._ended) - self._last
+        return int((self._past_seconds + last) * TOKENS_PER_SECOND) * sequences

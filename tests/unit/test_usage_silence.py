@@ -1,0 +1,119 @@
+"""What is charged for the time in which an engine may have generated, and nothing was seen of it."""
+
+import pytest
+
+from proxy.endpoints import BodyKind
+from proxy.telemetry.usage import Usage, UsageMeter
+from proxy.telemetry.usage.silence import PATIENCE_SECONDS, TOKENS_PER_SECOND
+from tests.harness import usages
+from tests.harness.usages import ROLE, WORDS, chunk, event, sse, usage_chunk
+
+CHAT, RESPONSES, MESSAGES = BodyKind.CHAT, BodyKind.RESPONSES, BodyKind.MESSAGES
+
+ESTIMATE, BOUND = 7, 10_000
+"""What the prompt was thought to be, and what the output may be."""
+
+WORD = event(WORDS[0])
+CREATED = usages.VLLM_RESPONSES[: usages.VLLM_RESPONSES.index(b"\n\n") + 2]
+PING = sse({"type": "ping"}, names=True)
+
+
+def charged(
+    kind: BodyKind,
+    *steps: bytes | float,
+    sequences: int = 1,
+    cut: int = 10**9,
+    end: bool = False,
+    after: float = 0.0,
+) -> Usage:
+    """What a stream is charged in which these bytes come, and these seconds pass.
+
+    Args:
+        kind: What was asked.
+        steps: Bytes and seconds.
+        sequences: Generations asked for.
+        cut: The size of the chunks.
+        end: Whether it is said to be over, or just left.
+        after: Seconds that pass then, before anybody asks.
+    """
+    now = 1e6
+    meter = UsageMeter(
+        kind,
+        streamed=True,
+        sequences=sequences,
+        output_tokens=BOUND // sequences,
+        clock=lambda: now,
+    )
+    meter.asked()
+    meter.begin(200, events=True)
+    for step in steps:
+        if isinstance(step, float):
+            now += step
+        else:
+            for at in range(0, len(step), cut):
+                meter.note(step[at : at + cut])
+    if end:
+        meter.end(complete=False)
+    now += after
+    return meter.usage(ESTIMATE)
+
+
+@pytest.mark.parametrize("cut", [1, 10**9])
+@pytest.mark.parametrize(
+    ("kind", "steps", "tokens"),
+    [
+        pytest.param(CHAT, (WORD,), 1, id="none"),
+        pytest.param(CHAT, (60.0,), 0, id="before the first event"),
+        pytest.param(CHAT, (60.0, WORD), 1, id="until the first event"),
+        pytest.param(CHAT, (60.0, WORD, 3.0), 601, id="after it"),
+        pytest.param(CHAT, (event(ROLE), 3.0), 600, id="after a role alone"),
+        pytest.param(CHAT, (WORD, 0.5), 101, id="a short one at the end"),
+        pytest.param(CHAT, (WORD, 0.004), 1, id="no time at all"),
+        pytest.param(CHAT, (WORD, 3600.0), BOUND, id="no more than was reserved"),
+        pytest.param(CHAT, (WORD, 1.9, WORD, 1.9, WORD), 3, id="the pace of a slow engine"),
+        pytest.param(CHAT, (WORD, 2.5, WORD, 2.5, WORD), 1003, id="breaks before later events"),
+        pytest.param(CHAT, (WORD, 2.0, b": ping\n\n", 2.0), 801, id="comments break none"),
+        pytest.param(
+            CHAT, (WORD, 2.0, event(chunk({"role": "assistant"})), 2.0), 801, id="nor do roles"
+        ),
+        pytest.param(MESSAGES, (WORD, 2.0, PING, 2.0), 800, id="nor do pings"),
+        pytest.param(RESPONSES, (CREATED, 3.0), 600, id="a response that was only created"),
+        pytest.param(CHAT, (WORD, 1.0, b"data: {]}\n\n", 1.0), 202, id="what nobody can read does"),
+        pytest.param(CHAT, (WORD, 1.0, b"data: [DONE]\n\n", 1.0), 401, id="no end of a choice"),
+    ],
+)
+def test_silence_is_charged(
+    kind: BodyKind, steps: tuple[bytes | float, ...], tokens: int, cut: int
+) -> None:
+    """As what a fast engine would have brought in it."""
+    assert charged(kind, *steps, cut=cut) == Usage(ESTIMATE, tokens, estimated=True)
+
+
+def test_each_sequence_may_have_gone_on() -> None:
+    """So each is charged."""
+    assert charged(CHAT, WORD, 3.0, sequences=4).completion_tokens == 1 + 4 * 600
+
+
+def test_what_comes_in_pieces_is_heard() -> None:
+    """An event too long to be kept breaks the silence with each of its pieces."""
+    part = b"x" * 100_000
+    assert charged(CHAT, WORD, b"data: {", part, 1.0, part, 1.0, part).completion_tokens < BOUND
+    assert charged(CHAT, WORD, part, 60.0, part).completion_tokens == BOUND
+
+
+def test_nothing_is_charged_for_what_follows_the_end() -> None:
+    """As the answer's end, which a client may take slowly."""
+    assert charged(CHAT, WORD, 1.0, end=True, after=60.0).completion_tokens == 201
+    assert charged(CHAT, WORD, 1.0, end=False, after=1.0).completion_tokens == 401
+
+
+def test_what_the_engine_states_counts_whatever_the_silence() -> None:
+    """It knows."""
+    said = event(usage_chunk(21, 3))
+    assert charged(CHAT, WORD, 60.0, WORD, said, 60.0) == Usage(21, 3, estimated=False)
+
+
+def test_the_rate_is_beyond_that_of_engines() -> None:
+    """Or holding back would pay: one sequence of a small model gets some 150 tokens a second."""
+    assert TOKENS_PER_SECOND >= 200
+    assert PATIENCE_SECONDS <= 2
