@@ -4,7 +4,7 @@ tomlkit knows where a table's fields end and how they are written; headers, and 
 two keys, are never written anew. An edit whose outcome does not read as intended is no edit.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT, Item, Table
 
-from proxy.auth import keyfields
+from proxy.auth import keyfields, keylayout
 from proxy.auth.keyfile import KeyFileError, parse
 from proxy.auth.keys import KeyRecord
 
@@ -47,11 +47,11 @@ def change(text: str, key_id: str, **fields: Any) -> str:
         KeyError: There is no such key.
         KeyFileError: The file is not one that can be edited.
     """
-    records = [
-        replace(record, **fields) if record.key_id == key_id else record for record in parse(text)
-    ]
+    records = parse(text)
+    number = _number(records, key_id)
     text = _ended(text, _line_end(text))
-    place = _place(text, key_id)
+    place = _place(text, number, len(records))
+    records[number] = replace(records[number], **fields)
     for name, value in fields.items():
         _put(place.table, name, value, _line_end(text))
     return _intended(text[: place.body] + place.table.as_string() + text[place.end :], records)
@@ -64,8 +64,10 @@ def remove(text: str, key_id: str) -> str:
         KeyError: There is no such key.
         KeyFileError: The file is not one that can be edited.
     """
-    records = [record for record in parse(text) if record.key_id != key_id]
-    place = _place(text, key_id)
+    records = parse(text)
+    number = _number(records, key_id)
+    place = _place(text, number, len(records))
+    del records[number]
     before, after = text[: place.header], text[place.tail :]
     if before.endswith(("\n\n", "\n\r\n")) or not before:
         after = after.removeprefix("\r\n").removeprefix("\n")
@@ -85,31 +87,32 @@ class _Place:
     end: int
 
 
-def _place(text: str, key_id: str) -> _Place:
+def _place(text: str, number: int, count: int) -> _Place:
+    """Where the key of this number is; of a large file only that is given to tomlkit, which is slow."""
+    headers = keylayout.headers(keylayout.blanked(text))
+    if len(headers) != count:
+        raise KeyFileError(_TOO_UNUSUAL)
+    header, end = headers[number], [*headers, len(text)][number + 1]
     try:
-        keys = tomlkit.parse(text).get("key")
+        keys = tomlkit.parse(text[header:end]).get("key")
     except TOMLKitError:
         raise KeyFileError(_TOO_UNUSUAL) from None
-    if not isinstance(keys, AoT):
+    if not isinstance(keys, AoT) or len(keys.body) != 1:
         raise KeyFileError(_TOO_UNUSUAL)
-    for place in _from_the_end(text, keys):
-        if place.table.get("id") == key_id:
-            return place
+    (table,) = keys.body
+    written = table.as_string()
+    body = end - len(written)
+    if text[body:end] != written or body <= header:
+        raise KeyFileError(_TOO_UNUSUAL)
+    tail = end - sum(len(item.as_string()) for item in _trailing(table))
+    return _Place(table, header, body, tail, end)
+
+
+def _number(records: list[KeyRecord], key_id: str) -> int:
+    for number, record in enumerate(records):
+        if record.key_id == key_id:
+            return number
     raise KeyError(key_id)
-
-
-def _from_the_end(text: str, keys: AoT) -> Iterator[_Place]:
-    """The places of the keys, last one first: between two bodies there is one header line."""
-    end = len(text)
-    for table in reversed(keys.body):
-        written = table.as_string()
-        body = end - len(written)
-        if text[body:end] != written or body <= 0:
-            raise KeyFileError(_TOO_UNUSUAL)
-        header = text.rfind("\n", 0, body - 1) + 1
-        tail = end - sum(len(item.as_string()) for item in _trailing(table))
-        yield _Place(table, header, body, tail, end)
-        end = header
 
 
 def _trailing(table: Table) -> list[Item]:

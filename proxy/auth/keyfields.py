@@ -35,15 +35,15 @@ class Field:
     required: bool = False
 
 
-def wrong(entry: Mapping[str, object]) -> list[str]:
-    """What is wrong with the known fields of a ``[[key]]``; no value is repeated."""
+def wrong(entry: Mapping[str, object]) -> list[tuple[str, str]]:
+    """The known fields of a ``[[key]]`` that are wrong, each with why; no value is repeated."""
     problems = []
     for name, field in FIELDS.items():
         if name not in entry:
             if field.required:
-                problems.append(f"{name} is missing")
+                problems.append((name, f"{name} is missing"))
         elif not field.accepts(entry[name]):
-            problems.append(f"{name} must be {field.expected}")
+            problems.append((name, f"{name} must be {field.expected}"))
     return problems
 
 

@@ -20,20 +20,21 @@
 No message repeats a value, nor a name that might be one: somebody will paste a key in here.
 """
 
+import itertools
 import os
 import re
 import stat
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.auth import keyfields
+from proxy.auth import keyfields, keylayout
 from proxy.auth.keys import KeyRecord
 
 MAX_BYTES = 8 * 1024 * 1024
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
-_HEADER = re.compile(r"[ \t]*\[\[[ \t]*key[ \t]*\]\]")
 # Longer than any field of ours and shorter than any key.
 _PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,20}")
 
@@ -91,6 +92,9 @@ def parse(text: str) -> list[KeyRecord]:
     Raises:
         KeyFileError: With every error in it, each with its line.
     """
+    blank = keylayout.blanked(text)
+    if (why := keylayout.too_much(text, blank)) is not None:
+        raise KeyFileError(f"is not used, for no key needs that much: {why}")
     try:
         document = tomllib.loads(text)
     # Its own error is a ValueError, and so is what Python says of a number of 5,000 digits.
@@ -102,20 +106,19 @@ def parse(text: str) -> list[KeyRecord]:
         raise KeyFileError(*errors, "has a field 'key' that is not written as [[key]]")
     records: list[KeyRecord] = []
     numbers: list[int] = []
-    mistakes: list[tuple[int, str]] = []
+    mistakes: list[_Mistake] = []
     for number, entry in enumerate(entries):
         unknown = [name for name in entry if name not in keyfields.FIELDS]
-        found = [f"unknown field {_shown(name)}" for name in unknown] + keyfields.wrong(entry)
-        mistakes += [(number, mistake) for mistake in found]
+        found = [(name, f"unknown field {_shown(name)}") for name in unknown]
+        found += keyfields.wrong(entry)
+        mistakes += [_Mistake(number, name, what) for name, what in found]
         if not found:
             records.append(keyfields.record(entry))
             numbers.append(number)
-    mistakes += [(numbers[index], mistake) for index, mistake in _repeated(records)]
+    mistakes += [_Mistake(numbers[index], name, what) for index, name, what in _repeated(records)]
     if errors or mistakes:
-        places = _places(text, len(entries))
-        raise KeyFileError(
-            *errors, *(f"{places[number]}: {mistake}" for number, mistake in sorted(mistakes))
-        )
+        mistakes.sort(key=lambda mistake: mistake.number)
+        raise KeyFileError(*errors, *_told(mistakes, text, blank, len(entries)))
     return records
 
 
@@ -135,25 +138,45 @@ def _read_bytes(path: Path) -> bytes:
     return content
 
 
-def _repeated(records: Sequence[KeyRecord]) -> Iterator[tuple[int, str]]:
+@dataclass(frozen=True, slots=True)
+class _Mistake:
+    """What is wrong with a field of the key of this number."""
+
+    number: int
+    field: str
+    what: str
+
+
+def _repeated(records: Sequence[KeyRecord]) -> Iterator[tuple[int, str, str]]:
     """Two keys with one id could not be told apart; two ids for one key are a slip of the hand."""
     ids: set[str] = set()
     digests: set[bytes] = set()
     for index, record in enumerate(records):
         if record.key_id in ids:
-            yield index, f"has the id {record.key_id}, as a key before it"
+            yield index, "id", f"has the id {record.key_id}, as a key before it"
         if record.sha256 in digests:
-            yield index, "has the sha256 of a key before it"
+            yield index, "sha256", "has the sha256 of a key before it"
         ids.add(record.key_id)
         digests.add(record.sha256)
 
 
-def _places(text: str, count: int) -> list[str]:
-    """Where each key is: its line if the headers can be counted, else its number."""
-    lines = [number for number, line in enumerate(text.split("\n"), 1) if _HEADER.match(line)]
-    if len(lines) == count:
-        return [f"the key at line {line}" for line in lines]
-    return [f"key number {number}" for number in range(1, count + 1)]
+def _told(mistakes: Sequence[_Mistake], text: str, blank: str, count: int) -> Iterator[str]:
+    """Each with its key's line and its own; with the key's number where headers cannot be counted."""
+    begins = keylayout.headers(blank)
+    if len(begins) != count:
+        for mistake in mistakes:
+            yield f"key number {mistake.number + 1}: {mistake.what}"
+        return
+    ends = [*begins[1:], len(text)]
+    line, counted = 1, 0
+    for number, of_one in itertools.groupby(mistakes, key=lambda mistake: mistake.number):
+        begin, end = begins[number], ends[number]
+        line, counted = line + text.count("\n", counted, begin), begin
+        written = dict(keylayout.fields(text, blank, begin, end))
+        for mistake in of_one:
+            at = written.get(mistake.field)
+            where = "" if at is None else f" (line {line + text.count(chr(10), begin, at)})"
+            yield f"the key at line {line}: {mistake.what}{where}"
 
 
 def _where(exc: Exception) -> str:
