@@ -8,30 +8,48 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.endpoints import BodyKind
+from proxy.errors import InvalidValue
 from proxy.policy.edit import Edit
 
 _MUST_BE_ASKED = frozenset({BodyKind.CHAT, BodyKind.COMPLETIONS})
+
+_OPTIONS = ("include_usage", "continuous_usage_stats")
 
 
 def ask_for_usage(kind: BodyKind, members: Mapping[str, Any]) -> tuple[Edit, ...]:
     """The edits that ask; none where the client has asked, or the engine tells anyway.
 
-    None either where a value is of a type that it should not be: engines refuse it, or make of it
-    what they like, and the one that reads ``"true"`` as true has been asked.
+    Raises:
+        InvalidValue: Nobody can tell what the client has asked: vLLM reads ``1`` and ``"true"`` as
+            true, ``0`` and ``"off"`` as false, and others do not.
     """
-    if kind not in _MUST_BE_ASKED or members.get("stream") is not True:
+    stream = _governed(members, "stream", bool)
+    options = _governed(members, "stream_options", dict)
+    include, continuous = (
+        _governed(options or {}, name, bool, "stream_options.") for name in _OPTIONS
+    )
+    if kind not in _MUST_BE_ASKED or not stream or include:
         return ()
-    options = members.get("stream_options")
     if options is None:
         return (Edit(("stream_options",), b'{"include_usage":true}'),)
-    if type(options) is not dict or not _absent(options.get("include_usage")):
-        return ()
     ask = Edit(("stream_options", "include_usage"), b"true")
-    if _absent(options.get("continuous_usage_stats")):
+    if not continuous:
         return (ask,)
     # It means nothing without the other. With it, the client would find figures in each event.
     return (ask, Edit(("stream_options", "continuous_usage_stats"), b"false"))
 
 
-def _absent(value: object) -> bool:
-    return value is None or value is False  # 0 is neither
+def _governed(
+    members: Mapping[str, Any],
+    name: str,
+    expected: type[bool] | type[dict[str, Any]],
+    where: str = "",
+) -> Any:
+    """A value of this very type, or None where it is absent or null."""
+    value = members.get(name)
+    if value is None or type(value) is expected:
+        return value
+    what = "true or false" if expected is bool else "a JSON object"
+    raise InvalidValue(
+        f"{where}{name} must be {what} where tokens are limited.", param=where + name
+    )
