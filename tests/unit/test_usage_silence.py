@@ -65,21 +65,21 @@ def charged(
         pytest.param(CHAT, (WORD,), 1, id="none"),
         pytest.param(CHAT, (60.0,), 0, id="before the first event"),
         pytest.param(CHAT, (60.0, WORD), 1, id="until the first event"),
-        pytest.param(CHAT, (60.0, WORD, 3.0), 601, id="after it"),
-        pytest.param(CHAT, (event(ROLE), 3.0), 600, id="after a role alone"),
-        pytest.param(CHAT, (WORD, 0.5), 101, id="a short one at the end"),
-        pytest.param(CHAT, (WORD, 0.004), 1, id="no time at all"),
+        pytest.param(CHAT, (60.0, WORD, 3.0), 1501, id="after it"),
+        pytest.param(CHAT, (event(ROLE), 3.0), 1500, id="after a role alone"),
+        pytest.param(CHAT, (WORD, 0.5), 251, id="a short one at the end"),
+        pytest.param(CHAT, (WORD, 0.001), 1, id="no time at all"),
         pytest.param(CHAT, (WORD, 3600.0), BOUND, id="no more than was reserved"),
         pytest.param(CHAT, (WORD, 1.9, WORD, 1.9, WORD), 3, id="the pace of a slow engine"),
-        pytest.param(CHAT, (WORD, 2.5, WORD, 2.5, WORD), 1003, id="breaks before later events"),
-        pytest.param(CHAT, (WORD, 2.0, b": ping\n\n", 2.0), 801, id="comments break none"),
+        pytest.param(CHAT, (WORD, 2.5, WORD, 2.5, WORD), 2503, id="breaks before later events"),
+        pytest.param(CHAT, (WORD, 2.0, b": ping\n\n", 2.0), 2001, id="comments break none"),
         pytest.param(
-            CHAT, (WORD, 2.0, event(chunk({"role": "assistant"})), 2.0), 801, id="nor do roles"
+            CHAT, (WORD, 2.0, event(chunk({"role": "assistant"})), 2.0), 2001, id="nor do roles"
         ),
-        pytest.param(MESSAGES, (WORD, 2.0, PING, 2.0), 800, id="nor do pings"),
-        pytest.param(RESPONSES, (CREATED, 3.0), 600, id="a response that was only created"),
-        pytest.param(CHAT, (WORD, 1.0, b"data: {]}\n\n", 1.0), 202, id="what nobody can read does"),
-        pytest.param(CHAT, (WORD, 1.0, b"data: [DONE]\n\n", 1.0), 401, id="no end of a choice"),
+        pytest.param(MESSAGES, (WORD, 2.0, PING, 2.0), 2000, id="nor do pings"),
+        pytest.param(RESPONSES, (CREATED, 3.0), 1500, id="a response that was only created"),
+        pytest.param(CHAT, (WORD, 1.0, b"data: {]}\n\n", 1.0), 502, id="what nobody can read does"),
+        pytest.param(CHAT, (WORD, 1.0, b"data: [DONE]\n\n", 1.0), 1001, id="no end of a choice"),
     ],
 )
 def test_silence_is_charged(
@@ -91,7 +91,7 @@ def test_silence_is_charged(
 
 def test_each_sequence_may_have_gone_on() -> None:
     """So each is charged."""
-    assert charged(CHAT, WORD, 3.0, sequences=4).completion_tokens == 1 + 4 * 600
+    assert charged(CHAT, WORD, 3.0, sequences=4).completion_tokens == 1 + 4 * 1500
 
 
 def test_what_comes_in_pieces_is_heard() -> None:
@@ -103,8 +103,8 @@ def test_what_comes_in_pieces_is_heard() -> None:
 
 def test_nothing_is_charged_for_what_follows_the_end() -> None:
     """As the answer's end, which a client may take slowly."""
-    assert charged(CHAT, WORD, 1.0, end=True, after=60.0).completion_tokens == 201
-    assert charged(CHAT, WORD, 1.0, end=False, after=1.0).completion_tokens == 401
+    assert charged(CHAT, WORD, 1.0, end=True, after=60.0).completion_tokens == 501
+    assert charged(CHAT, WORD, 1.0, end=False, after=1.0).completion_tokens == 1001
 
 
 def test_what_the_engine_states_counts_whatever_the_silence() -> None:
@@ -114,6 +114,6 @@ def test_what_the_engine_states_counts_whatever_the_silence() -> None:
 
 
 def test_the_rate_is_beyond_that_of_engines() -> None:
-    """Or holding back would pay: one sequence of a small model gets some 150 tokens a second."""
-    assert TOKENS_PER_SECOND >= 200
+    """Or holding back would pay: vLLM gives a sequence of the smallest model 360 on two cores."""
+    assert TOKENS_PER_SECOND >= 500
     assert PATIENCE_SECONDS <= 2
