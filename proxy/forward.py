@@ -152,7 +152,9 @@ class Forward:
             raise InternalError("No endpoint was found for this request.")
         query: bytes = scope["query_string"]
         check_query(query)
-        with self._lifelines.hold(self._total) as lifeline, self._buffers.lease() as lease:
+        allowance = _principal(context).allowance
+        lease = self._buffers.lease(context.account, allowance.concurrency)
+        with self._lifelines.hold(self._total) as lifeline, lease:
             if endpoint.body is None:
                 lifeline.watch(receive)
                 # Apart: clients list the models first, and must not wait behind whole generations.
@@ -163,7 +165,6 @@ class Forward:
             verdict = self._judged(context, endpoint.body, body)
             lifeline.watch(receive)
             demand = _demand(endpoint.body, verdict.cost)
-            allowance = _principal(context).allowance
             async with self._gate.hold(context.account, allowance, demand) as admitted:
                 context.queued_seconds = admitted.queued_seconds
                 context.rate_fields = [*context.rate_fields, *admitted.rate_fields]

@@ -42,10 +42,12 @@ class Intake:
         """The whole body; its bytes are on the lease.
 
         Raises:
-            Refusal: It is of the wrong kind, too long, too slow, or there is no room for it.
+            Refusal: It is of the wrong kind, too long, too slow, one too many of its account's, or
+                there is no room for it.
             ClientDisconnected: It will never be whole.
         """
         check_content(context.headers, self.max_body_bytes)
+        lease.begin()
         lifeline.expect(self.deadline)
         pieces: list[bytes] = []
         more = True
@@ -61,6 +63,7 @@ class Intake:
             lease.grow(len(piece))
             pieces.append(piece)
         lifeline.expect(None)
+        lease.end()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

@@ -85,7 +85,16 @@ def build(
     metrics = Metrics(registry, version=__version__)
     budget = capacity.token_budget(settings)
     slots = capacity.slots(settings, clocks, keys=len(keys), budget=budget)
-    watch = _watch(settings, keys, log, slots)
+    listing_slots = capacity.slots(settings, clocks, keys=len(keys), budget=None)
+    buffers = capacity.buffers(settings, len(keys))
+
+    def share_out() -> None:
+        share = capacity.key_share(settings, len(keys))
+        slots.share_out(share)
+        listing_slots.share_out(share)
+        capacity.share_out_bytes(settings, len(keys), buffers)
+
+    watch = _watch(settings, keys, log, share_out)
     monitor = Monitor(
         monitor_transport,
         target,
@@ -108,7 +117,8 @@ def build(
         rates=capacity.rate_limits(settings, clocks, log, metrics),
         budget=budget,
         slots=slots,
-        buffers=BufferBudget(settings.max_buffered_bytes),
+        listing_slots=listing_slots,
+        buffers=buffers,
         lifelines=Lifelines(),
         upstream=Upstream(transport=transport, target=target, api_key=_upstream_key(settings)),
         readiness=Readiness(monitor, details=lambda: _details(parts)),
@@ -141,18 +151,21 @@ class _Parts:
     rates: RateLimits
     budget: TokenBudget | None
     slots: Slots
+    listing_slots: Slots
     buffers: BufferBudget
     lifelines: Lifelines
     upstream: Upstream
     readiness: Readiness
 
 
-def _watch(settings: Settings, keys: KeyStore, log: Log, slots: Slots) -> KeyFileWatch | None:
+def _watch(
+    settings: Settings, keys: KeyStore, log: Log, share_out: Callable[[], None]
+) -> KeyFileWatch | None:
     if settings.keys_file is None:
         return None
 
     def tell(event: str, about: Mapping[str, object]) -> None:
-        slots.share_out(capacity.key_share(settings, len(keys)))
+        share_out()
         well = event == reload.RELOADED and about["problem"] is None
         log.server(event, level="info" if well else "warning", **about)
 
@@ -259,7 +272,7 @@ def _forward(parts: _Parts) -> Forward:
             estimates=Estimates(media_tokens=settings.media_tokens),
             budget=parts.budget,
         ),
-        listing_slots=capacity.slots(settings, parts.clocks, keys=len(parts.keys), budget=None),
+        listing_slots=parts.listing_slots,
         buffers=parts.buffers,
         lifelines=parts.lifelines,
         upstream=parts.upstream,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from proxy.admission import rates
+from proxy.admission.buffers import BufferBudget
 from proxy.admission.kv import TokenBudget
 from proxy.admission.rates import RateLimits
 from proxy.admission.slots import Slots
@@ -44,9 +45,30 @@ def key_share(settings: Settings, keys: int) -> int:
     """How many places one key may hold."""
     if settings.key_max_inflight:
         return settings.key_max_inflight
+    return (
+        settings.max_inflight
+        if _is_alone(settings, keys)
+        else max(1, settings.max_inflight * 3 // 4)
+    )
+
+
+def _is_alone(settings: Settings, keys: int) -> bool:
     # Strangers are told apart by their addresses, so that there are always several.
-    alone = keys == 1 and not settings.allow_anonymous
-    return settings.max_inflight if alone else max(1, settings.max_inflight * 3 // 4)
+    return keys == 1 and not settings.allow_anonymous
+
+
+def buffers(settings: Settings, keys: int) -> BufferBudget:
+    """The bytes of bodies that may be held."""
+    budget = BufferBudget(settings.max_buffered_bytes)
+    share_out_bytes(settings, keys, budget)
+    return budget
+
+
+def share_out_bytes(settings: Settings, keys: int, budget: BufferBudget) -> None:
+    """As with places, and one body always: three quarters where there are several to share them."""
+    total = settings.max_buffered_bytes
+    share = max(settings.max_body_bytes, total * 3 // 4)
+    budget.share_out(total if _is_alone(settings, keys) else share, share if keys else total)
 
 
 def rate_limits(settings: Settings, clocks: Clocks, log: Log, metrics: Metrics) -> RateLimits:

@@ -396,3 +396,40 @@ async def test_a_second_key_takes_the_first_ones_last_places(proxy: Launch, tmp_
     await front.upstream.request(4 + 3)
     gate.set()
     assert [(await client.read_response()).status for client in clients] == [200] * 5
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        pytest.param("POST", CHAT, CHAT_BODY, id="places at the engine"),
+        pytest.param("GET", "/v1/models", b"", id="places for lists"),
+    ],
+)
+async def test_a_second_key_finds_a_place_of_each_kind(
+    proxy: Launch, tmp_path: Path, method: str, path: str, body: bytes
+) -> None:
+    """What the first may have no more of is said to it at once where nobody may wait."""
+    file, (first,) = key_file(tmp_path, "")
+    front = await proxy(keys_file=file, api_keys=None, max_inflight=4, queue_size=0)
+    text, (second,) = written(tmp_path / "new", "")
+    rewritten(file, file.read_text() + text)
+    await reloaded(front)
+    gate = asyncio.Event()
+    front.upstream.reply = [gate, upstreams.response(b"{}")]
+
+    async def sent(key: str) -> RawClient:
+        client = await front.connect()
+        await client.send(request_bytes(method, path, {**bearer(key), **JSON}, body))
+        return client
+
+    clients = []
+    for count in range(3):
+        clients.append(await sent(first))
+        await front.upstream.request(count)
+    refused = await (await sent(first)).read_response()
+    assert (refused.status, refused.json()["error"]["code"]) == (503, "overloaded")
+    assert "PROXY_KEY_MAX_INFLIGHT" in refused.json()["error"]["message"]
+    clients.append(await sent(second))
+    await front.upstream.request(3)
+    gate.set()
+    assert [(await client.read_response()).status for client in clients] == [200] * 4

@@ -13,6 +13,7 @@ from proxy.errors import (
     ClientDisconnected,
     Overloaded,
     ProxyError,
+    RateLimitExceeded,
     RawHeaders,
     RequestTimeout,
     UnsupportedMediaType,
@@ -130,7 +131,7 @@ def context() -> RequestContext:
 async def test_a_body_is_read_whole(messages: list[dict[str, Any]], expected: bytes) -> None:
     """Whatever its pieces, and its size is known and paid for."""
     known, budget = context(), BufferBudget(100)
-    with Lifelines().hold(LONG) as lifeline, budget.lease() as lease:
+    with Lifelines().hold(LONG) as lifeline, budget.lease("a") as lease:
         read = await Intake(10, LONG).read(known, receiving(*messages), lifeline, lease)
         assert read == expected
         assert known.bytes_in == budget.leased_bytes == len(expected)
@@ -151,7 +152,7 @@ async def test_a_body_that_is_not_read(
     """Reading ends with the piece that is too much."""
     room = 7 if error is Overloaded else 100
     budget = BufferBudget(room)
-    with pytest.raises(error), Lifelines().hold(LONG) as lifeline, budget.lease() as lease:
+    with pytest.raises(error), Lifelines().hold(LONG) as lifeline, budget.lease("a") as lease:
         await Intake(10, LONG).read(context(), receiving(*messages), lifeline, lease)
     assert budget.leased_bytes == 0
 
@@ -167,6 +168,22 @@ async def test_a_body_that_does_not_come() -> None:
     with (
         pytest.raises(RequestTimeout),
         Lifelines().hold(LONG) as lifeline,
-        BufferBudget(100).lease() as lease,
+        BufferBudget(100).lease("a") as lease,
     ):
         await Intake(10, late).read(context(), drip, lifeline, lease)
+
+
+async def test_one_body_at_a_time_where_one_is_allowed() -> None:
+    """It is being received until it is whole or its request has ended, and no second one meanwhile."""
+    budget = BufferBudget(100)
+    intake = Intake(10, LONG)
+    with Lifelines().hold(LONG) as lifeline, budget.lease("a", 1) as lease:
+
+        async def half() -> dict[str, Any]:
+            with pytest.raises(RateLimitExceeded), budget.lease("a", 1) as other:
+                await intake.read(context(), receiving(piece(b"{}", more=False)), lifeline, other)
+            return piece(b"{}", more=False)
+
+        await intake.read(context(), half, lifeline, lease)
+        with budget.lease("a", 1) as other:
+            await intake.read(context(), receiving(piece(b"{}", more=False)), lifeline, other)

@@ -1,9 +1,10 @@
-"""How many places one key may hold."""
+"""How many places and how much memory one key may hold."""
 
 import pytest
 
 from proxy.app import capacity
 from proxy.config import load
+from proxy.errors import ProxyError
 
 KEYS = {"PROXY_API_KEYS": "k" * 32}
 
@@ -22,3 +23,33 @@ KEYS = {"PROXY_API_KEYS": "k" * 32}
 def test_the_share_of_one_key(settings: dict[str, str], keys: int, share: int) -> None:
     """By how many there are, unless it is set."""
     assert capacity.key_share(load(KEYS | settings), keys) == share
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys", "own", "strangers"),
+    [
+        pytest.param({}, 1, 4096, 3072, id="one alone has all"),
+        pytest.param({}, 2, 3072, 3072, id="one of several has three quarters"),
+        pytest.param(
+            {"PROXY_ALLOW_ANONYMOUS": "true"}, 1, 3072, 3072, id="strangers together, too"
+        ),
+        pytest.param(
+            {"PROXY_ALLOW_ANONYMOUS": "true"}, 0, 3072, 4096, id="unless there are no keys"
+        ),
+        pytest.param({"PROXY_MAX_BODY_BYTES": "4000"}, 2, 4000, 4000, id="and one body always"),
+    ],
+)
+def test_the_share_of_memory(settings: dict[str, str], keys: int, own: int, strangers: int) -> None:
+    """As of places: whoever has none may still send one request."""
+    usual = {"PROXY_MAX_BODY_BYTES": "1024", "PROXY_MAX_BUFFERED_BYTES": "4096"}
+    budget = capacity.buffers(load(KEYS | usual | settings), keys)
+    for account, most in (("k", own), ("anonymous 192.0.2.7", min(own, strangers))):
+        with budget.lease(account) as lease:
+            lease.grow(most)
+            with pytest.raises(ProxyError):
+                lease.grow(1)
+    with budget.lease("anonymous 192.0.2.7") as one, budget.lease("anonymous 192.0.2.8") as other:
+        one.grow(min(own, strangers))
+        other.grow(strangers - min(own, strangers))
+        with pytest.raises(ProxyError):
+            other.grow(1)
