@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import pytest
 
 from proxy.admission.rates.guarded import GuardedBooks
-from proxy.admission.rates.ledger import Ask, Charge, Decision, LinkError
+from proxy.admission.rates.ledger import AnsweredError, Ask, Charge, Decision, LinkError
 from proxy.admission.rates.shared import read_decision
 from proxy.admission.rates.window import TOKENS, Reading
 from tests.harness.forwarding import until
@@ -20,6 +20,7 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.answers = True
+        self.fails_one: LinkError | None = None
         self.taken = self.probed = self.closed = 0
         self.settled: list[tuple[Charge, int]] = []
         self.renewed: list[tuple[str, tuple[str, ...]]] = []
@@ -29,6 +30,8 @@ class Elsewhere:
         """A grant."""
         self.taken += 1
         await self._say()
+        if self.fails_one is not None:
+            raise self.fails_one
         return GRANT
 
     async def settle(self, charge: Charge, used: int) -> None:
@@ -41,7 +44,7 @@ class Elsewhere:
         self.renewed.append((account, tuple(leases)))
         await self._say()
 
-    async def probe(self) -> None:
+    async def probe(self, seconds: float | None = None) -> None:
         """Whether it answers."""
         self.probed += 1
         await self._say()
@@ -86,6 +89,79 @@ async def test_an_outage_is_told_once_and_counted_always(elsewhere: Elsewhere) -
     assert told == [(False, "it is away")]
     assert await books.take("k", ASK, "") is None
     assert elsewhere.taken == 10
+
+
+@pytest.mark.parametrize(
+    ("error", "up", "probed"),
+    [
+        pytest.param(AnsweredError("WRONGTYPE"), True, 1, id="what one account has is unreadable"),
+        pytest.param(AnsweredError("ERR"), True, 1, id="the script failed with it"),
+        pytest.param(AnsweredError("READONLY"), False, 0, id="a replica"),
+        pytest.param(AnsweredError("OOM"), False, 0, id="no memory"),
+        pytest.param(AnsweredError("NOAUTH"), False, 0, id="no password"),
+        pytest.param(AnsweredError("LOADING"), False, 0, id="it is not there yet"),
+        pytest.param(AnsweredError("NOSCRIPT"), False, 0, id="it does not take the script"),
+        pytest.param(LinkError("it ended the connection"), False, 0, id="no answer"),
+    ],
+)
+async def test_a_failure_of_one_is_no_outage(
+    elsewhere: Elsewhere, error: LinkError, up: bool, probed: int
+) -> None:
+    """It goes without Redis, and a probe tells whether all others would have to as well."""
+    books = GuardedBooks(elsewhere)
+    elsewhere.fails_one = error
+    assert await books.take("k", ASK, "") is None
+    await books.flush()
+    assert (books.up, books.failures, elsewhere.probed) == (up, 1, probed)
+    elsewhere.fails_one = None
+    assert (await books.take("other", ASK, "") is not None) is up
+
+
+async def test_a_failure_of_one_that_is_a_failure_of_all(elsewhere: Elsewhere) -> None:
+    """The probe fails, too."""
+    books = GuardedBooks(elsewhere)
+    elsewhere.fails_one = AnsweredError("ERR")
+
+    async def fail_probes() -> None:
+        elsewhere.answers = not elsewhere.probed
+
+    elsewhere.before_answer = fail_probes
+    assert await books.take("k", ASK, "") is None
+    await books.flush()
+    assert (books.up, books.failures) == (False, 2)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "in time"])
+async def test_the_first_connection(elsewhere: Elsewhere, late: bool) -> None:
+    """Whoever asks meanwhile waits a little, and is no outage if that is not enough."""
+    books = GuardedBooks(elsewhere)
+    gate = asyncio.Event()
+    elsewhere.before_answer = gate.wait
+    running = asyncio.create_task(books.run())
+    await until(lambda: elsewhere.probed == 1)
+    asked = asyncio.create_task(books.take("k", ASK, ""))
+    if not late:
+        gate.set()
+    assert await asked == (None if late else GRANT)
+    gate.set()
+    await until(lambda: books._first is None)
+    assert (books.up, books.failures) == (True, 0)
+    assert await books.take("k", ASK, "") == GRANT
+    await stop(running)
+
+
+async def test_who_waits_for_the_first_connection_and_it_fails(elsewhere: Elsewhere) -> None:
+    """He is told as soon as it is known."""
+    books = GuardedBooks(elsewhere)
+    gate = asyncio.Event()
+    elsewhere.before_answer, elsewhere.answers = gate.wait, False
+    running = asyncio.create_task(books.run())
+    await until(lambda: elsewhere.probed == 1)
+    asked = asyncio.create_task(books.take("k", ASK, ""))
+    gate.set()
+    assert await asked is None
+    assert (books.up, books.failures, elsewhere.taken) == (False, 1, 0)
+    await stop(running)
 
 
 async def test_who_leaves_gives_back_what_comes_later(elsewhere: Elsewhere) -> None:
@@ -195,12 +271,17 @@ async def test_names_of_leases_are_nobody_elses(elsewhere: Elsewhere) -> None:
     ("answer", "decision"),
     [
         pytest.param(b"-1 0 7 9 1200", GRANT, id="a grant"),
+        pytest.param(b"-1 0 7 10 0", Decision(None, 0, [Reading(7, 10, 0)]), id="nothing used"),
         pytest.param(b"0 61 7 0 5", Decision(0, 61, [Reading(7, 0, 5)]), id="a refusal"),
+        pytest.param(
+            b"0 1200 7 0 1200", Decision(0, 1200, [Reading(7, 0, 1200)]), id="the longest wait"
+        ),
+        pytest.param(b"1 10 7 9 5", Decision(1, 10, [Reading(7, 9, 5)]), id="too many at once"),
     ],
 )
 def test_what_the_script_says(answer: bytes, decision: Decision) -> None:
     """In numbers."""
-    assert read_decision(answer, 1) == decision
+    assert read_decision(answer, ASK) == decision
 
 
 @pytest.mark.parametrize(
@@ -215,9 +296,18 @@ def test_what_the_script_says(answer: bytes, decision: Decision) -> None:
         pytest.param(b"-1 0 7 nan 1", id="no number"),
         pytest.param(b"1 0 7 9 1200", id="a refusal that need not be waited for"),
         pytest.param(b"2 10 7 9 1200", id="a refusal by no limit"),
+        pytest.param(b"-2 0 7 9 1200", id="a grant of another kind"),
+        pytest.param(b"0 1201 7 0 5", id="a wait for longer than two windows"),
+        pytest.param(b"0 99999999999999999999 7 0 5", id="a wait for ever"),
+        pytest.param(b"0 -1 7 0 5", id="a wait that is over"),
+        pytest.param(b"-1 0 7 11 5", id="more left than there is"),
+        pytest.param(b"-1 0 7 -1 5", id="less than nothing left"),
+        pytest.param(b"-1 0 7 9 1201", id="a window that is too long"),
+        pytest.param(b"-1 0 7 9 -300", id="a window that has ended"),
+        pytest.param(b"-1 0 -7 9 5", id="a window before all others"),
     ],
 )
 def test_what_the_script_never_says(answer: bytes) -> None:
     """Whoever says it is not believed."""
     with pytest.raises(LinkError):
-        read_decision(answer, 1)
+        read_decision(answer, ASK)

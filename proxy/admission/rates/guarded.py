@@ -11,12 +11,25 @@ from collections.abc import Callable, Coroutine, Iterable
 from itertools import count
 from typing import Any, Protocol
 
-from proxy.admission.rates.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError, charged
+from proxy.admission.rates.ledger import (
+    LEASE_SECONDS,
+    AnsweredError,
+    Ask,
+    Charge,
+    Decision,
+    LinkError,
+    charged,
+)
 
 RETRY_SECONDS = 5.0
 """How long Redis is left alone once it has failed."""
 
 RENEW_SECONDS = LEASE_SECONDS / 3
+
+FIRST_SECONDS = 3.0
+"""How long the first connection may take. Nobody waits for it longer than for any other answer."""
+
+_FIRST_WAIT_SECONDS = 0.1
 
 _MAX_OWED = 1_000
 _MAX_AT_ONCE = 100
@@ -37,8 +50,8 @@ class Books(Protocol):
         """Has them last from now."""
         ...
 
-    async def probe(self) -> None:
-        """Returns if the books would do what they are asked."""
+    async def probe(self, seconds: float | None = None) -> None:
+        """Returns if the books would do what they are asked, within so long."""
         ...
 
     async def aclose(self) -> None:
@@ -79,6 +92,10 @@ class GuardedBooks:
         self.up = True
         self.failures = 0
         self._gone = asyncio.Event()
+        # Only while `run` connects for the first time.
+        self._first: asyncio.Event | None = None
+        self._first_until = 0.0
+        self._probing: asyncio.Task[None] | None = None
         self._process = secrets.token_hex(6)
         self._numbers = count()
         self._running: dict[str, str] = {}
@@ -95,7 +112,7 @@ class GuardedBooks:
 
         Whoever is called off meanwhile has asked for nothing: what Redis grants later is given back.
         """
-        if not self.up:
+        if not self.up or not await self._is_connected():
             return None
         asking = self._start(self._take(account, ask, lease))
         try:
@@ -120,8 +137,8 @@ class GuardedBooks:
         self._running.pop(lease, None)
 
     async def run(self) -> None:
-        """Renews leases, and looks for Redis when it is gone, until cancelled."""
-        await self._look()
+        """Connects, renews leases, and looks for Redis when it is gone, until cancelled."""
+        await self._connect()
         while True:
             if self.up:
                 await self._while_up()
@@ -138,6 +155,30 @@ class GuardedBooks:
         """Settles what is still to be settled, for as long as one command may take, and ends."""
         await self.flush()
         await self._books.aclose()
+
+    async def _connect(self) -> None:
+        """The first connection of a process that is just starting takes longer than any later."""
+        self._first = asyncio.Event()
+        self._first_until = asyncio.get_running_loop().time() + _FIRST_WAIT_SECONDS
+        try:
+            await self._look(FIRST_SECONDS)
+        finally:
+            self._first.set()
+            self._first = None
+        if self.up:
+            await self._renew()
+
+    async def _is_connected(self) -> bool:
+        """Whether the first connection is there, or anyhow in question no more."""
+        if self._first is None:
+            return True
+        first, now = self._first, asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(0.0, self._first_until - now)):
+                await first.wait()
+        except TimeoutError:
+            return False
+        return self.up
 
     async def _take(self, account: str, ask: Ask, lease: str) -> Decision | None:
         try:
@@ -167,12 +208,12 @@ class GuardedBooks:
         except TimeoutError:
             await self._renew()
 
-    async def _look(self) -> None:
+    async def _look(self, seconds: float | None = None) -> None:
         """Asks Redis whether it would answer, and if it is back tells it what it has missed."""
         try:
-            await self._books.probe()
+            await self._books.probe(seconds)
         except LinkError as exc:
-            self._failed(exc)
+            self._fail(exc)
             return
         if self.up:
             return
@@ -202,6 +243,16 @@ class GuardedBooks:
             self.settle(Charge(before[lease], (), 0, [], lease), 0)
 
     def _failed(self, exc: LinkError) -> None:
+        """A command has failed; whether all others would is for a probe to say, or certain."""
+        if not (isinstance(exc, AnsweredError) and exc.is_of_one):
+            self._fail(exc)
+            return
+        self.failures += 1
+        self._on_failure()
+        if self.up and (self._probing is None or self._probing.done()):
+            self._probing = self._start(self._look())
+
+    def _fail(self, exc: LinkError) -> None:
         self.failures += 1
         self._on_failure()
         if self.up:

@@ -16,6 +16,23 @@ class LinkError(Exception):
     """Who keeps the books elsewhere does not say. The text is fit for the log: no address in it."""
 
 
+class AnsweredError(LinkError):
+    """An answer, which is an error.
+
+    Attributes:
+        code: Its first word, such as ``NOSCRIPT``.
+    """
+
+    def __init__(self, code: str, reason: str | None = None) -> None:
+        super().__init__(reason or f"it answered {code}")
+        self.code = code
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether others may be answered all the same: what one account has there is not ours."""
+        return self.code in {"WRONGTYPE", "ERR"}
+
+
 class Ask(NamedTuple):
     """All that a request is about to use, to be charged together or not at all.
 

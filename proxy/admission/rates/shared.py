@@ -4,9 +4,21 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 from importlib.resources import files
 
-from proxy.admission.rates.ledger import LEASE_SECONDS, Ask, Charge, Decision, LinkError
-from proxy.admission.rates.link import AnsweredError, Link, connector
+from proxy.admission.rates.causes import NOT_REDIS
+from proxy.admission.rates.ledger import (
+    CONCURRENCY_WAIT,
+    LEASE_SECONDS,
+    AnsweredError,
+    Ask,
+    Charge,
+    Decision,
+    LinkError,
+)
+from proxy.admission.rates.link import Link
+from proxy.admission.rates.opening import connector
 from proxy.admission.rates.window import TICKS_PER_SECOND, Meter, Reading, ticks
+
+_GRANTED = -1
 
 
 class SharedBooks:
@@ -41,7 +53,7 @@ class SharedBooks:
             keys.append(_leases(account))
             told += (ask.concurrency, LEASE_SECONDS * TICKS_PER_SECOND, lease)
         answer = await self._call("take", keys, told)
-        return read_decision(answer, len(ask.meters))
+        return read_decision(answer, ask)
 
     async def settle(self, charge: Charge, used: int) -> None:
         """As ``MemoryBooks.settle``.
@@ -66,22 +78,27 @@ class SharedBooks:
         """
         await self._call("renew", [_leases(account)], [LEASE_SECONDS * TICKS_PER_SECOND, *leases])
 
-    async def probe(self) -> None:
+    async def probe(self, seconds: float | None = None) -> None:
         """Returns if Redis would do what it is asked.
+
+        Args:
+            seconds: How long it may take, in place of the link's budget.
 
         Raises:
             LinkError: It would not.
         """
-        await self._call("probe", ["bulwark:probe"], [])
+        await self._call("probe", ["bulwark:probe"], [], seconds)
 
     async def aclose(self) -> None:
         """Ends the connection."""
         await self._link.aclose()
 
-    async def _call(self, verb: str, keys: list[str], told: list[object]) -> bytes:
+    async def _call(
+        self, verb: str, keys: list[str], told: list[object], seconds: float | None = None
+    ) -> bytes:
         now = "" if self._clock is None else str(ticks(self._clock()))
         rest = (str(len(keys)), *keys, verb, now, *map(str, told))
-        due = self._link.due()
+        due = self._link.due(seconds)
         try:
             return await self._link.ask("EVALSHA", self._name, *rest, due=due)
         except AnsweredError as exc:
@@ -107,19 +124,29 @@ def _leases(account: str) -> str:
     return f"bulwark:{{{account}}}:leases"
 
 
-def read_decision(answer: bytes, count: int) -> Decision:
-    """What the script says of so many counters.
+def read_decision(answer: bytes, ask: Ask) -> Decision:
+    """What the script says to this.
 
     Raises:
         LinkError: It would never say that.
     """
+    count = len(ask.meters)
     try:
         refused_by, wait, *rest = map(int, answer.split())
         told = list(zip(rest[0::3], rest[1::3], rest[2::3], strict=True))
     except ValueError:
         refused_by, wait, told = 0, 0, []
-    granted = refused_by < 0
-    if len(told) != count or refused_by > count or granted == (wait > 0):
-        raise LinkError("it answered what the script never says")
-    readings = [Reading(*numbers) for numbers in told]
+    granted = refused_by == _GRANTED
+    longest = max((2 * meter.length for meter in ask.meters), default=CONCURRENCY_WAIT)
+    if (
+        len(told) != count
+        or not _GRANTED <= refused_by < count + (ask.concurrency is not None)
+        or not (wait == 0 if granted else 0 < wait <= longest)
+    ):
+        raise LinkError(NOT_REDIS)
+    readings = []
+    for meter, limit, (window, remaining, reset) in zip(ask.meters, ask.limits, told, strict=True):
+        if window < 0 or not 0 <= remaining <= limit or not 0 <= reset <= 2 * meter.length:
+            raise LinkError(NOT_REDIS)
+        readings.append(Reading(window, remaining, reset))
     return Decision(None if granted else refused_by, wait, readings)

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.admission.rates.ledger import Ask, Charge, Decision, charged
-from proxy.admission.rates.link import AnsweredError, Link, connector
+from proxy.admission.rates.ledger import AnsweredError, Ask, Charge, Decision, charged
+from proxy.admission.rates.link import Link
 from proxy.admission.rates.memory import MemoryBooks
+from proxy.admission.rates.opening import connector
 from proxy.admission.rates.shared import SharedBooks
 from proxy.admission.rates.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
 from tests.harness.redis import Server, free_port, serving

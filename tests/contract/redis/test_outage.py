@@ -13,8 +13,9 @@ import pytest
 
 from proxy.admission.rates import Grant, RateLimits
 from proxy.admission.rates.guarded import GuardedBooks
-from proxy.admission.rates.link import BUDGET_SECONDS, Link, connector
+from proxy.admission.rates.link import BUDGET_SECONDS, Link
 from proxy.admission.rates.memory import MemoryBooks
+from proxy.admission.rates.opening import connector
 from proxy.admission.rates.shared import SharedBooks
 from proxy.errors import LimitsUnavailable, RateLimitExceeded
 from proxy.principal import Allowance
