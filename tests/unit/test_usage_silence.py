@@ -76,6 +76,9 @@ def charged(
         pytest.param(
             CHAT, (WORD, 2.0, event(chunk({"role": "assistant"})), 2.0), 2001, id="nor do roles"
         ),
+        pytest.param(
+            CHAT, (WORD, 1.0, event(chunk({"content": ""})), 1.0), 1002, id="nor does no text"
+        ),
         pytest.param(MESSAGES, (WORD, 2.0, PING, 2.0), 2000, id="nor do pings"),
         pytest.param(RESPONSES, (CREATED, 3.0), 1500, id="a response that was only created"),
         pytest.param(CHAT, (WORD, 1.0, b"data: {]}\n\n", 1.0), 502, id="what nobody can read does"),

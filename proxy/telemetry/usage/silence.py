@@ -1,8 +1,9 @@
 """What may have been generated while nothing of it could be seen.
 
 Engines hold tokens back: vLLM for `stream_interval` of them, for a stop string that may be
-beginning, or while its parser takes what comes for a tool call. And a client that does not read
-keeps everybody from seeing anything. Whoever leaves then has had the engine's time all the same.
+beginning, or while its parser takes what comes for a tool call; an event without a text may be all
+that is seen of fifty. And a client that does not read keeps everybody from seeing anything. Whoever
+leaves then has had the engine's time all the same.
 """
 
 from collections.abc import Callable
@@ -22,19 +23,19 @@ class Silence:
         clock: Seconds, monotonic.
     """
 
-    __slots__ = ("_clock", "_ended", "_events", "_last", "_past_seconds")
+    __slots__ = ("_characters", "_clock", "_ended", "_last", "_past_seconds")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._events = -1
+        self._characters = -1
         self._last: float | None = None
         self._past_seconds = 0.0
         self._ended: float | None = None
 
-    def heard(self, events: int) -> None:
-        """An event has come, and with it so many have brought output. What brings none breaks none."""
-        if events != self._events:
-            self._events = events
+    def heard(self, characters: int) -> None:
+        """An event has come, and with it so much text in all. What brings none breaks no silence."""
+        if characters != self._characters:
+            self._characters = characters
             self.broken()
 
     def broken(self) -> None:

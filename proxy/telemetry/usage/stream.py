@@ -70,7 +70,7 @@ class Stream:
             except (ValueError, RecursionError):
                 pass
             else:
-                self._silence.heard(self._hearing.events)
+                self._silence.heard(self._hearing.characters)
                 return self._taking.pass_on(chunk, mark) if self._take_out else chunk
         if b"\r" in chunk:
             return self._note_pieces(chunk)
@@ -134,7 +134,7 @@ class Stream:
 
     def _heard(self, data: bytes) -> Mark:
         mark = self._hearing.hear(data)
-        self._silence.heard(self._hearing.events)
+        self._silence.heard(self._hearing.characters)
         return mark
 
     def _note_part(self, part: bytes, *, last: bool) -> None:
