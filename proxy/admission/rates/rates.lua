@@ -10,6 +10,8 @@
 
 local TICKS_PER_SECOND = 10
 local CONCURRENCY_WAIT = 1 * TICKS_PER_SECOND
+-- Of a counter. Windows have 9 digits, and amounts up to 15.
+local MAX_BYTES = 50
 
 local function now()
     if ARGV[2] ~= '' then
@@ -25,14 +27,34 @@ local function text(number)
     return string.format('%.0f', number)
 end
 
--- Counter.turn
-local function open(key, tick, length)
-    local window, current, previous = 0, 0, 0
-    local kept = redis.call('GET', key)
+-- What a command says of a key; nil where that is something else than it ever is: somebody has
+-- written to it, and what this account has used is not known. All else that goes wrong is an error.
+local function ask(command, key, ...)
+    local said = redis.pcall(command, key, ...)
+    if type(said) == 'table' and said.err then
+        if string.find(said.err, 'WRONGTYPE', 1, true) then
+            return nil
+        end
+        return redis.call(command, key, ...)
+    end
+    return said
+end
+
+-- The three numbers of a counter: zeros of one that is not there, or not to be read.
+local function read(key)
+    local kept = ask('GET', key)
     if kept then
         local a, b, c = string.match(kept, '^(%d+) (%d+) (%d+)$')
-        window, current, previous = tonumber(a), tonumber(b), tonumber(c)
+        if a and #kept <= MAX_BYTES then
+            return tonumber(a), tonumber(b), tonumber(c)
+        end
     end
+    return 0, 0, 0
+end
+
+-- Counter.turn
+local function open(key, tick, length)
+    local window, current, previous = read(key)
     local this = math.floor(tick / length)
     local left = length - tick % length
     if this == window - 1 then
@@ -104,6 +126,13 @@ local function each(position, tick)
     return open(KEYS[position], tick, tonumber(ARGV[at])), tonumber(ARGV[at + 1])
 end
 
+-- Leases, without those that have ended.
+local function clear(key, tick)
+    if not ask('ZREMRANGEBYSCORE', key, '-inf', text(tick)) then
+        redis.call('DEL', key)
+    end
+end
+
 local function hold(key, tick, lease_ticks, first)
     for position = first, #ARGV do
         redis.call('ZADD', key, text(tick + lease_ticks), ARGV[position])
@@ -134,7 +163,7 @@ function verbs.take()
     end
     local leases, at = KEYS[count + 1], 2 * count + 5
     if leases then
-        redis.call('ZREMRANGEBYSCORE', leases, '-inf', text(tick))
+        clear(leases, tick)
         if redis.call('ZCARD', leases) >= tonumber(ARGV[at]) and longest < CONCURRENCY_WAIT then
             refused_by, longest = count, CONCURRENCY_WAIT
         end
@@ -167,7 +196,7 @@ function verbs.settle()
         keep(counter)
     end
     if KEYS[count + 1] then
-        redis.call('ZREM', KEYS[count + 1], ARGV[#ARGV])
+        ask('ZREM', KEYS[count + 1], ARGV[#ARGV])
     end
     return ''
 end
@@ -175,7 +204,9 @@ end
 -- KEYS[1]: the leases of one account. ARGV[3]: how long a lease is; then the names of those that
 -- still run, or of those that began while this server was away.
 function verbs.renew()
-    hold(KEYS[1], now(), tonumber(ARGV[3]), 4)
+    local tick = now()
+    clear(KEYS[1], tick)
+    hold(KEYS[1], tick, tonumber(ARGV[3]), 4)
     return ''
 end
 

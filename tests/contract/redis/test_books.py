@@ -335,6 +335,43 @@ def _fields(ask: Ask) -> list[str]:
     return [meter.name for meter in ask.meters]
 
 
+GARBAGE = (
+    *(b"", b"x", b"7 9", b"7 9 ", b"7 9 1 1", b"-7 9 1", b"7 9.5 1", b"7 nan 1", b"7 9 1\n"),
+    *(b"\x00", b"9" * 400 + b" 9 1", b"7 " + b"9" * 400 + b" 1", b"x" * 1_000_000),
+)
+
+
+@pytest.mark.parametrize("what", ["counters", "leases"])
+@pytest.mark.parametrize("garbage", [*GARBAGE, ["a list"]], ids=lambda it: repr(it)[:20])
+async def test_what_cannot_be_read_counts_as_nothing(
+    in_redis: SharedBooks, server: Server, account: str, what: str, garbage: bytes | list[str]
+) -> None:
+    """And is overwritten: by whatever comes first, a take, a settlement or a renewal."""
+    ask = ask_for((TOKENS, 10), (DAILY_TOKENS, 10), amount=6, concurrency=1)
+    counters = [f"bulwark:{{{account}}}:{name}" for name in ("tokens_per_minute", "tokens_per_day")]
+    keys = counters if what == "counters" else [f"bulwark:{{{account}}}:leases"]
+
+    async def spoil() -> None:
+        async with server.client() as client:
+            for key in keys:
+                await client.delete(key)
+                if isinstance(garbage, bytes):
+                    await client.set(key, garbage)
+                else:
+                    await client.rpush(key, *garbage)
+
+    await spoil()
+    granted = await in_redis.take(account, ask, "x")
+    assert granted.refused_by is None
+    assert [reading.remaining for reading in granted.readings] == [4, 4]
+    assert (await in_redis.take(account, ask, "y")).refused_by is not None
+    await spoil()
+    await in_redis.settle(charged(account, ask, granted, "x"), 0)
+    await spoil()
+    await in_redis.renew(account, ["x"])
+    assert (await in_redis.take(account, ask, "y")).refused_by == 2  # x runs
+
+
 async def test_a_script_that_redis_has_forgotten(
     in_redis: SharedBooks, server: Server, account: str
 ) -> None:
