@@ -53,6 +53,20 @@ class Allowance:
             models = ceilings.models
         return Allowance(models=models, **values)
 
+    @property
+    def spare_output_tokens(self) -> int | None:
+        """The output to reserve at most for a request that names no bound; None is any.
+
+        Half of the least limit of tokens, so that a prompt fits, too: where the operator's default is
+        more than the limit, such a request could never pass. Of a key that was given
+        ``max_output_tokens`` none, for somebody has thought about it.
+        """
+        limits = (self.tokens_per_minute, self.tokens_per_day)
+        known = [limit for limit in limits if limit is not None]
+        if self.max_output_tokens is not None or not known:
+            return None
+        return max(1, min(known) // 2)
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:

@@ -77,4 +77,7 @@ def _read_key_file(path: Path) -> list[KeyRecord]:
     try:
         return keyfile.read(path)
     except keyfile.KeyFileError as exc:
-        raise ConfigError([f"PROXY_KEYS_FILE: {error}" for error in exc.errors]) from exc
+        problems = [f"PROXY_KEYS_FILE: {error}" for error in exc.errors]
+        if isinstance(exc.__cause__, FileNotFoundError):
+            problems[-1] += "; bulwark keys create --name NAME --file FILE makes one"
+        raise ConfigError(problems) from exc

@@ -12,10 +12,11 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from proxy.auth import keycaps
 from proxy.auth.credentials import HOW
 from proxy.errors import InvalidApiKey, MissingApiKey
 from proxy.principal import ANONYMOUS, Allowance, Principal
@@ -98,6 +99,18 @@ def environment_records(keys: Iterable[str]) -> list[KeyRecord]:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """How many keys of a file are other ones than before; false if none are."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     record: KeyRecord
     principal: Principal
@@ -151,17 +164,24 @@ class KeyStore:
         """How many of its keys are from the file."""
         return len(self._file)
 
-    def replace(self, file: Sequence[KeyRecord]) -> bool:
-        """Puts these keys of the file in force, in place of all that were; may run in any thread.
+    def capped(self) -> Iterator[str]:
+        """What keys of the file were given and do not get, a sentence each; no name, no value of text."""
+        for entry in self._file.values():
+            yield from keycaps.capped(entry.record.key_id, entry.record.allowance, self._ceilings)
 
-        Returns:
-            Whether that changes anything.
-        """
-        if [entry.record for entry in self._file.values()] == list(file):
-            return False
-        # Complete before it is seen: a request finds the old set or the new one.
-        self._file = {entry.record.key_id: entry for entry in self._entries(file)}
-        return True
+    def replace(self, file: Sequence[KeyRecord]) -> Change:
+        """Puts these keys of the file in force, in place of all that were; may run in any thread."""
+        old = {key_id: entry.record for key_id, entry in self._file.items()}
+        new = {record.key_id: record for record in file}
+        change = Change(
+            added=len(new.keys() - old.keys()),
+            removed=len(old.keys() - new.keys()),
+            changed=sum(new[key_id] != old[key_id] for key_id in new.keys() & old.keys()),
+        )
+        if change:
+            # Complete before it is seen: a request finds the old set or the new one.
+            self._file = {entry.record.key_id: entry for entry in self._entries(file)}
+        return change
 
     def authenticate(self, credential: bytes | None) -> Principal:
         """The owner of this credential. See ``Authenticator``."""

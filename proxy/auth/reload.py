@@ -7,18 +7,23 @@ key that was taken out must not live on.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from proxy.auth import keyfile
 from proxy.auth.keyfile import KeyFileError, UnreadableKeyFileError
-from proxy.auth.keys import KeyRecord, KeyStore
+from proxy.auth.keys import Change, KeyRecord, KeyStore
 
 RELOADED = "keys_reloaded"
-"""The event when other keys are in force, or were asked for; with how many are from the file."""
+"""The event when other keys are in force, or were asked for; with how many there are from the file,
+and how many of them were added, removed and changed."""
 
 NOT_RELOADED = "keys_not_reloaded"
 """The event when a file is not used, once for each thing that is wrong; with that problem."""
+
+CAPPED = "keys_capped"
+"""The event when keys in force were given more than they get, at the start and with other keys."""
 
 _SHOWN_ERRORS = 5
 # A new file is looked at again before it is read: editors empty a file and then write it.
@@ -35,7 +40,7 @@ class KeyFileWatch:
     Args:
         path: The file.
         store: Whose keys they are; it has those of the file already.
-        on_event: Told of ``RELOADED`` and ``NOT_RELOADED``, on the loop.
+        on_event: Told of ``RELOADED``, ``NOT_RELOADED`` and ``CAPPED``, on the loop.
         interval_seconds: Between two looks.
 
     Attributes:
@@ -76,6 +81,7 @@ class KeyFileWatch:
 
     async def run(self) -> None:
         """Watches until it is cancelled."""
+        self._tell_capped()
         while True:
             asked = self._asked.is_set()
             self._asked.clear()
@@ -99,7 +105,7 @@ class KeyFileWatch:
                 return True
         self._settling = 0
         try:
-            changed = await asyncio.to_thread(self._load, look)
+            change = await asyncio.to_thread(self._load, look)
         except _ChangedMeanwhileError:
             if asked:
                 self.request()
@@ -110,11 +116,11 @@ class KeyFileWatch:
         else:
             # One that was read without having settled is looked at once more.
             self._done = look if settled else None
-            self._accepted(changed=changed, asked=asked)
+            self._accepted(change, asked=asked)
         return False
 
-    def _load(self, look: _Look) -> bool:
-        """Puts the keys in force, in a thread; says whether they are others."""
+    def _load(self, look: _Look) -> Change:
+        """Puts the keys in force, in a thread; says how many are others."""
         try:
             records = _records(self._path)
         except KeyFileError:
@@ -126,12 +132,19 @@ class KeyFileWatch:
             raise _ChangedMeanwhileError
         return self._store.replace(records)
 
-    def _accepted(self, *, changed: bool, asked: bool) -> None:
+    def _accepted(self, change: Change, *, asked: bool) -> None:
         recovered = self.problem is not None
         self.problem = None if len(self._store) else "holds no key: every request is refused"
-        self.reloads += changed
-        if changed or asked or (recovered and self.problem is None):
-            self._on_event(RELOADED, {"keys": self.keys, "problem": self.problem})
+        self.reloads += bool(change)
+        if change or asked or (recovered and self.problem is None):
+            about = {"keys": self.keys, "problem": self.problem}
+            self._on_event(RELOADED, {**about, **dataclasses.asdict(change)})
+        if change or asked:
+            self._tell_capped()
+
+    def _tell_capped(self) -> None:
+        if capped := tuple(self._store.capped()):
+            self._on_event(CAPPED, {"keys": self.keys, "problem": _summary(capped)})
 
     def _refused(self, problem: str, *, asked: bool) -> None:
         if problem == self.problem and not asked:

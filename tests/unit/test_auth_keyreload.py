@@ -10,10 +10,12 @@ import pytest
 
 from proxy.auth import keyfile, reload
 from proxy.auth.keys import KeyRecord, KeyStore, digest, environment_records
-from proxy.auth.reload import NOT_RELOADED, RELOADED, KeyFileWatch
+from proxy.auth.reload import CAPPED, NOT_RELOADED, RELOADED, KeyFileWatch
 from proxy.errors import InvalidApiKey
+from proxy.principal import Allowance
 
 SECONDS = 10
+NO_CEILINGS = Allowance()
 TURNS = 4
 """After so many looks at a file that stays as it is there is nothing more to find."""
 
@@ -35,14 +37,21 @@ def text_of(*public_ids: str, more: str = "") -> str:
 ALICE, BOB = "aliceali", "bobbobbo"
 
 
+def counts(added: int = 0, removed: int = 0, changed: int = 0) -> dict[str, int]:
+    """How many keys are others."""
+    return {"added": added, "removed": removed, "changed": changed}
+
+
 class Watched:
     """A file with one key, the store that has it, and the watch between them."""
 
-    def __init__(self, folder: Path, *, environment: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, environment: bool = False, ceilings: Allowance = NO_CEILINGS
+    ) -> None:
         self.path = folder / "keys.toml"
         self.put(text_of(ALICE))
         records = environment_records(["x" * 32] if environment else [])
-        self.store = KeyStore(records, keyfile.read(self.path))
+        self.store = KeyStore(records, keyfile.read(self.path), ceilings=ceilings)
         self.events: list[tuple[str, Mapping[str, object]]] = []
         self.happened = asyncio.Event()
         self.watch = KeyFileWatch(self.path, self.store, on_event=self.note, interval_seconds=0.01)
@@ -141,7 +150,7 @@ async def test_other_keys_are_in_force(
     write(watched.path, text_of(BOB, "carolcar"))
     await watched.look()
     assert (watched.admits(ALICE), watched.admits(BOB)) == (False, True)
-    assert watched.events == [(RELOADED, {"keys": 2, "problem": None})]
+    assert watched.events == [(RELOADED, {"keys": 2, "problem": None, **counts(2, 1)})]
     assert (watched.watch.reloads, watched.watch.keys, watched.watch.problem) == (1, 2, None)
 
 
@@ -154,6 +163,32 @@ async def test_a_change_of_terms_is_in_force(watched: Watched) -> None:
     os.utime(watched.path, ns=(before.st_atime_ns, before.st_mtime_ns))
     await watched.look()
     assert watched.store.authenticate(own_key(ALICE).encode()).allowance.concurrency == 2
+    told = [(fields["added"], fields["removed"], fields["changed"]) for _, fields in watched.events]
+    assert told == [(0, 0, 1), (0, 0, 1)]
+
+
+async def test_what_keys_are_given_and_do_not_get_is_said(tmp_path: Path) -> None:
+    """At the start, with other keys and at a request; once each, and not where nothing is."""
+    watched = Watched(tmp_path, ceilings=Allowance(max_prompt_chars=100))
+    watched.put(text_of(ALICE, more="max_prompt_chars = 101\n"))
+    await watched.look()
+    watched.put(text_of(ALICE, more="max_prompt_chars = 100\n"))
+    await watched.look()
+    watched.put(text_of(*(f"alice{n:03}" for n in range(9)), more="max_prompt_chars = 101\n"))
+    await watched.look()
+    await watched.look(1, asked=True)
+    running = asyncio.create_task(watched.watch.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    told = [str(fields["problem"]) for event, fields in watched.events if event == CAPPED]
+    one = (
+        "max_prompt_chars 101 of key {} is over PROXY_MAX_PROMPT_CHARS_CEILING (100), which counts"
+    )
+    assert told[0] == one.format(ALICE)
+    assert told[1] == told[2] == told[3]
+    assert told[1].startswith(one.format("alice000") + "; ")
+    assert told[1].endswith(one.format("alice004") + "; and 4 more")
+    assert len(told) == 4
 
 
 def fifo(path: Path) -> None:
@@ -196,7 +231,7 @@ async def test_a_file_that_is_not_used_leaves_the_last_keys(watched: Watched, ba
     watched.put(text_of(ALICE, BOB))
     await watched.look()
     assert watched.admits(BOB)
-    assert watched.events[1:] == [(RELOADED, {"keys": 2, "problem": None})]
+    assert watched.events[1:] == [(RELOADED, {"keys": 2, "problem": None, **counts(1)})]
     assert (watched.watch.problem, watched.watch.reloads) == (None, 1)
 
 
@@ -256,7 +291,7 @@ async def test_a_file_without_keys_that_says_so_is_in_force(watched: Watched) ->
     await watched.look()
     assert not watched.admits(ALICE)
     problem = "holds no key: every request is refused"
-    assert watched.events == [(RELOADED, {"keys": 0, "problem": problem})]
+    assert watched.events == [(RELOADED, {"keys": 0, "problem": problem, **counts(0, 1)})]
     assert watched.watch.problem == problem
     watched.put(text_of(BOB))
     await watched.look()
@@ -296,7 +331,7 @@ async def test_a_file_that_changes_while_it_is_read_is_not_taken(
     monkeypatch.setattr(keyfile, "read_text", read_text)
     in_place(watched.path, "[[key]] # soon")
     await watched.look(20)
-    assert watched.events == [(RELOADED, {"keys": 2, "problem": None})]
+    assert watched.events == [(RELOADED, {"keys": 2, "problem": None, **counts(2, 1)})]
 
 
 async def test_a_file_is_looked_at_twice_before_it_is_read(watched: Watched) -> None:
@@ -322,7 +357,7 @@ async def test_a_request_reads_at_once_and_is_answered(watched: Watched) -> None
     """With a line, also where nothing has changed and where the problem was told before."""
     await watched.look()
     await watched.look(1, asked=True)
-    assert watched.events == [(RELOADED, {"keys": 1, "problem": None})]
+    assert watched.events == [(RELOADED, {"keys": 1, "problem": None, **counts()})]
     watched.put(text_of(BOB))
     await watched.look(1, asked=True)
     assert watched.admits(BOB)

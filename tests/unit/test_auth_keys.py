@@ -3,12 +3,14 @@
 import base64
 import hashlib
 import secrets
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from proxy.auth import Authenticator
+from proxy.auth import Authenticator, keycaps
 from proxy.auth.keys import (
+    Change,
     KeyRecord,
     KeyStore,
     digest,
@@ -178,7 +180,7 @@ def test_other_keys_of_the_file_come_in_place_of_those_there_were() -> None:
     alice, bob = own_key("aliceali"), own_key("bobbobbo")
     changing = store(record(alice))
     before = changing.authenticate(alice.encode())
-    assert changing.replace([record(bob)])
+    assert changing.replace([record(bob)]) == Change(added=1, removed=1)
     assert changing.authenticate(bob.encode()).key_id == "bobbobbo"
     assert changing.authenticate(ENV_KEYS[0].encode()).key_id == "env-1"
     with pytest.raises(InvalidApiKey):
@@ -233,6 +235,83 @@ def test_what_is_in_force_for_a_key(own: Allowance, in_force: dict[str, object])
         found = keys.authenticate(own_key().encode()).allowance
         assert {name: getattr(found, name) for name in in_force} == in_force
         assert found.concurrency == 4
+
+
+@pytest.mark.parametrize(
+    ("own", "output"),
+    [
+        pytest.param(Allowance(), None, id="no limit of tokens"),
+        pytest.param(Allowance(tokens_per_minute=8191), 4095, id="half of a limit"),
+        pytest.param(Allowance(tokens_per_day=1000), 500, id="of a day"),
+        pytest.param(Allowance(tokens_per_minute=9000, tokens_per_day=7), 3, id="of the least"),
+        pytest.param(Allowance(tokens_per_minute=1), 1, id="one token is not halved"),
+        pytest.param(
+            Allowance(tokens_per_minute=1000, max_output_tokens=900),
+            None,
+            id="what was said stands",
+        ),
+    ],
+)
+def test_the_output_that_a_limit_of_tokens_leaves_room_for(
+    own: Allowance, output: int | None
+) -> None:
+    """Whether the limit is its own or everybody's."""
+    assert own.spare_output_tokens == output
+    everybodys = replace(own, max_output_tokens=None)
+    mine = Allowance(max_output_tokens=own.max_output_tokens)
+    assert mine.within(everybodys, Allowance()).spare_output_tokens == output
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        pytest.param(Allowance(), [], id="nothing of its own"),
+        pytest.param(Allowance(max_prompt_chars=100, max_output_tokens=8192), [], id="up to it"),
+        pytest.param(
+            Allowance(max_prompt_chars=101),
+            [
+                "max_prompt_chars 101 of key k is over PROXY_MAX_PROMPT_CHARS_CEILING (100), which counts"
+            ],
+            id="a longer prompt",
+        ),
+        pytest.param(
+            Allowance(max_output_tokens=8193),
+            [
+                "max_output_tokens 8193 of key k is over PROXY_MAX_OUTPUT_TOKENS_CEILING (8192), which counts"
+            ],
+            id="a longer output",
+        ),
+        pytest.param(Allowance(models=frozenset({"small"})), [], id="a model that there is"),
+        pytest.param(
+            Allowance(models=frozenset({"small", "canary"})),
+            ["models of key k has 1 that PROXY_MODELS has not"],
+            id="a model that nobody has",
+        ),
+        pytest.param(
+            Allowance(models=frozenset({"canary"})),
+            ["models of key k has 1 that PROXY_MODELS has not: it may use none"],
+            id="no other",
+        ),
+        pytest.param(
+            Allowance(tokens_per_day=1000, max_output_tokens=999), [], id="room for a prompt"
+        ),
+        pytest.param(
+            Allowance(tokens_per_day=1000, max_output_tokens=1000),
+            [
+                "max_output_tokens 1000 of key k leaves nothing of its tokens_per_day (1000) for a prompt"
+            ],
+            id="none",
+        ),
+    ],
+)
+def test_what_a_key_is_given_and_does_not_get(own: Allowance, told: list[str]) -> None:
+    """A sentence for each field, with the setting that counts; none without ceilings."""
+    ceilings = Allowance(
+        max_prompt_chars=100, max_output_tokens=8192, models=frozenset({"small", "large"})
+    )
+    assert list(keycaps.capped("k", own, ceilings)) == told
+    if own.tokens_per_day is None:
+        assert list(keycaps.capped("k", own, Allowance())) == []
 
 
 def test_keys_without_a_file_have_the_default() -> None:
