@@ -306,6 +306,7 @@ def _terms(principal: Principal) -> Terms:
         cache_salt=principal.cache_salt,
         max_prompt_chars=given.max_prompt_chars,
         max_output_tokens=given.max_output_tokens,
+        default_output_tokens=given.spare_output_tokens,
         models=given.models,
         want_usage=_is_counted(given),
     )

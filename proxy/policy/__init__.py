@@ -20,7 +20,7 @@ from proxy.policy.usage import ask_for_usage
 
 __all__ = ["Cost", "Limits", "Policy", "Terms", "Verdict"]
 
-_NONE_OF_ITS_OWN = (None, None)
+_NONE_OF_ITS_OWN = (None, None, None)
 _MAX_OWN_LIMITS = 1_024
 
 _BYTES_PER_ITEM = 32
@@ -32,7 +32,7 @@ class Policy:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._of_keys: dict[tuple[int | None, int | None], Limits] = {}
+        self._of_keys: dict[tuple[int | None, int | None, int | None], Limits] = {}
         self._fields = RefusedFields(limits)
 
     def check(self, kind: BodyKind, body: bytes, terms: Terms) -> Verdict:
@@ -82,7 +82,7 @@ class Policy:
 
     def _limits_under(self, terms: Terms) -> Limits:
         """The limits of a key with caps of its own, made once for all keys that have the same."""
-        own = (terms.max_prompt_chars, terms.max_output_tokens)
+        own = (terms.max_prompt_chars, terms.max_output_tokens, terms.default_output_tokens)
         if own == _NONE_OF_ITS_OWN:
             return self._limits
         if (limits := self._of_keys.get(own)) is None:
@@ -93,13 +93,17 @@ class Policy:
         return limits
 
 
-def _with_caps(limits: Limits, prompt: int | None, output: int | None) -> Limits:
+def _with_caps(
+    limits: Limits, prompt: int | None, output: int | None, default: int | None
+) -> Limits:
     if prompt is not None:
         setting = "max_prompt_chars of this key, up to PROXY_MAX_PROMPT_CHARS_CEILING"
         limits = replace(limits, max_prompt_chars=prompt, prompt_setting=setting)
     if output is not None:
         setting = "max_output_tokens of this key, up to PROXY_MAX_OUTPUT_TOKENS_CEILING"
         limits = replace(limits, max_output_tokens=output, output_setting=setting)
+    if default is not None:
+        limits = replace(limits, default_output_tokens=default)
     return limits
 
 

@@ -22,6 +22,7 @@ class Limits:
         allow_fields: Names taken out of the tables of refused fields.
         deny_fields: Names added to them.
         cache_salt: ``per-key`` gives each key a prefix cache of its own.
+        default_output_tokens: What a request that names no bound gets, where that is less than the cap.
         prompt_setting: Where the prompt cap is set, and `output_setting` the output cap, for whoever
             reads that it was met.
     """
@@ -37,6 +38,7 @@ class Limits:
     allow_fields: frozenset[str] = frozenset()
     deny_fields: frozenset[str] = frozenset()
     cache_salt: Literal["off", "per-key"] = "off"
+    default_output_tokens: int | None = None
     prompt_setting: str = "PROXY_MAX_PROMPT_CHARS"
     output_setting: str = "PROXY_MAX_OUTPUT_TOKENS"
 
@@ -49,6 +51,8 @@ class Terms:
         cache_salt: The key's own salt, put in where ``PROXY_CACHE_SALT=per-key``.
         max_prompt_chars: The key's own cap, in place of the operator's; None is none of its own.
         max_output_tokens: The same, of output.
+        default_output_tokens: What is bounded to for want of a bound of the client's: of a key that has
+            fewer tokens than the cap, or every such request would be refused.
         models: The only models that it may use; None is any.
         want_usage: Whether the engine has to say what the request used.
     """
@@ -56,6 +60,7 @@ class Terms:
     cache_salt: str = ""
     max_prompt_chars: int | None = None
     max_output_tokens: int | None = None
+    default_output_tokens: int | None = None
     models: frozenset[str] | None = None
     want_usage: bool = False
 

@@ -93,10 +93,11 @@ class _Bounding:
         self._limits = limits
         self._changes: dict[str, int] = {}
         self._lowered: list[str] = []
+        self._asked = 1
 
     def decide(self, prompts: int) -> OutputBound:
         """See `bound_output`."""
-        sequences = self._sequences(prompts)
+        sequences = self._asked = self._sequences(prompts)
         bound = self._bound(sequences)
         values = {name: value for name in ALIASES if (value := self._number(name)) is not None}
         ours = set()
@@ -121,7 +122,7 @@ class _Bounding:
         last = own[-1]
         effective = next((name for name in own if name in values), None)
         if effective is None:
-            default = COMPLETIONS_DEFAULT if self._kind is BodyKind.COMPLETIONS else bound
+            default = self._default(bound)
             # An alias that the client did send stays the smallest bound.
             values[last] = self._changes[last] = min(bound, default, *values.values())
             if values[last] == bound:
@@ -130,6 +131,13 @@ class _Bounding:
         if self._limits.engine in _READ_MAX_TOKENS_ONLY and last not in values:
             self._changes[last] = values[effective]
         return effective
+
+    def _default(self, bound: int) -> int:
+        """What each sequence gets for want of a bound of the client's."""
+        if self._kind is BodyKind.COMPLETIONS:
+            return COMPLETIONS_DEFAULT
+        spare = self._limits.default_output_tokens
+        return bound if spare is None else max(1, spare // self._asked)
 
     def _sequences(self, prompts: int) -> int:
         choices = max(self._number(name) or 1 for name in _CHOICES)

@@ -34,3 +34,23 @@ async def test_counting_tokens_uses_none(proxy: Launch) -> None:
     answer = await front.ask("POST", COUNT, {**BEARER, **JSON}, body.encode())
     assert answer.status == 200
     assert (await front.log.of(answer))["usage"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "inserted"),
+    [
+        pytest.param({}, 4_096, id="without a limit of tokens: the cap"),
+        pytest.param({"key_tokens_per_minute": 1_000}, 500, id="with few: half of them"),
+        pytest.param(
+            {"key_tokens_per_minute": 9_000, "key_tokens_per_day": 600}, 300, id="of the least"
+        ),
+    ],
+)
+async def test_a_key_with_few_tokens_can_leave_the_bound_out(
+    proxy: Launch, settings: dict[str, int], inserted: int
+) -> None:
+    """It would be refused for ever otherwise: no request of the default size is ever within."""
+    front = await proxy(**settings)
+    body = json.dumps({"model": "m", "messages": CHAT["messages"]}).encode()
+    assert (await front.chat(body)).status == 200
+    assert json.loads(front.upstream.requests[0].body)["max_tokens"] == inserted

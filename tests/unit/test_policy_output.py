@@ -366,3 +366,24 @@ def test_only_a_true_stream_is_a_stream() -> None:
     assert check(CHAT, {"stream": True}).stream
     for value in (False, None, 1, "true"):
         assert not check(CHAT, {"stream": value}).stream
+
+
+@pytest.mark.parametrize(
+    ("body", "spare", "expected"),
+    [
+        pytest.param({}, None, 4096, id="a key without limits of tokens"),
+        pytest.param({}, 500, 500, id="one with few"),
+        pytest.param({"n": 4}, 500, 125, id="over all sequences"),
+        pytest.param({"n": 8}, 5, 1, id="and never none"),
+        pytest.param({}, 9_000, 4096, id="one with more than the cap"),
+        pytest.param({"max_tokens": 900}, 500, 900, id="what the client says counts"),
+    ],
+)
+def test_what_a_key_with_few_tokens_gets_without_a_bound(
+    body: dict[str, Any], spare: int | None, expected: int
+) -> None:
+    """All of the cap would be more than it may have in a minute."""
+    terms = Terms(default_output_tokens=spare)
+    verdict = Policy(Limits()).check(CHAT, json.dumps(body).encode(), terms)
+    assert json.loads(verdict.body)["max_tokens"] == expected
+    assert verdict.clamped == ""
