@@ -61,7 +61,8 @@ class Policy:
         output = bound_output(kind, members, limits, prompts=len(count.inputs))
         edits = list(output.edits)
         if limits.cache_salt == "per-key":
-            edits.append(Edit(("cache_salt",), b'"%b"' % terms.cache_salt.encode()))
+            salt = b'"%b"' % terms.cache_salt.encode()
+            edits.append(Edit(("cache_salt",), salt, absent="cache_salt" not in members))
         asked = ask_for_usage(kind, members) if terms.want_usage else ()
         edits += asked
         return Verdict(

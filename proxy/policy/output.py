@@ -111,7 +111,7 @@ class _Bounding:
         effective = self._effective(values, bound, ours)
         self._lower_dependents(bound, by_us=effective in ours)
         edits = tuple(
-            Edit(tuple(name.split(".")), str(value).encode())
+            Edit(tuple(name.split(".")), str(value).encode(), absent=self._is_absent(name))
             for name, value in self._changes.items()
         )
         return OutputBound(sequences, max(values.values()), edits, ", ".join(self._lowered))
@@ -131,6 +131,9 @@ class _Bounding:
         if self._limits.engine in _READ_MAX_TOKENS_ONLY and last not in values:
             self._changes[last] = values[effective]
         return effective
+
+    def _is_absent(self, name: str) -> bool:
+        return "." not in name and name not in self._body
 
     def _default(self, bound: int) -> int:
         """What each sequence gets for want of a bound of the client's."""

@@ -31,7 +31,8 @@ def ask_for_usage(kind: BodyKind, members: Mapping[str, Any]) -> tuple[Edit, ...
     if kind not in _MUST_BE_ASKED or not stream or include:
         return ()
     if options is None:
-        return (Edit(("stream_options",), b'{"include_usage":true}'),)
+        absent = "stream_options" not in members
+        return (Edit(("stream_options",), b'{"include_usage":true}', absent=absent),)
     ask = Edit(("stream_options", "include_usage"), b"true")
     if not continuous:
         return (ask,)

@@ -109,3 +109,10 @@ def test_any_object_keeps_everything_but_the_edited_members(
     edited = json.loads(apply(raw, [Edit(("n",), str(value).encode())]))
     assert edited == {**body, "n": value}
     assert [key for key in edited if key != "n"] == [key for key in body if key != "n"]
+
+
+def test_a_member_that_is_known_to_be_absent_is_put_in_beside_others() -> None:
+    """Behind the brace; what is looked for is found in its old place."""
+    edits = [Edit(("b",), b"9"), Edit(("c",), b"3", absent=True)]
+    assert apply(b'{ "a": 1, "b": 2 }', edits) == b'{"c":3, "a": 1, "b": 9 }'
+    assert apply(b"{ }", [Edit(("c",), b"3", absent=True)]) == b'{"c":3 }'
