@@ -3,9 +3,11 @@
 Neither carries a key: whoever answers at this address before the engine does must not learn it.
 """
 
+import asyncio
 import errno
 import socket
 import ssl
+import time
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,12 +18,21 @@ from proxy.upstream.exposition import PageRefused
 from proxy.upstream.readings import MAX_PAGE_BYTES, Reading, read
 from proxy.upstream.states import Health
 from proxy.upstream.target import Target
+from proxy.upstream.transport import MAX_HEAD_BYTES
 
 _OK = 200
 _SERVER_ERROR = 500
 _UNAVAILABLE = 503
 
 _MAX_HEALTH_BYTES = 64 * 1024
+_MAX_HEAD_BYTES = 64 * 1024
+_NOT_FOUND = 404
+
+_SMALL_CHUNKS = 1_000
+"""How many chunks a body may have beyond one for each KiB: each costs as much as a KiB does."""
+
+_TURN_SECONDS = 0.002
+"""How long a body is read before other tasks have their turn."""
 
 
 class Questions:
@@ -54,16 +65,18 @@ class Questions:
         self._metrics_seconds = metrics_seconds
 
     async def health(self) -> tuple[Health, str]:
-        """How it is, and what is wrong with it in a word."""
+        """How it is, and what is wrong or odd about it in a word."""
         try:
             # Not asyncio.timeout, for which see proxy.lifeline.
             with anyio.fail_after(self._health_seconds):
                 answer = await self._ask(self._health, _MAX_HEALTH_BYTES)
-        except (httpx.TransportError, TimeoutError) as exc:
+        except (httpx.TransportError, TimeoutError, PageRefused) as exc:
             return _failure(exc)
         if answer.status == _UNAVAILABLE:
             return Health.LOADING, "unavailable"
-        return (Health.FAILING, "failing") if answer.status >= _SERVER_ERROR else (Health.WELL, "")
+        if answer.status >= _SERVER_ERROR:
+            return Health.FAILING, "failing"
+        return Health.WELL, "no_health_page" if answer.status == _NOT_FOUND else ""
 
     async def metrics(self) -> Reading:
         """Its figures.
@@ -85,14 +98,24 @@ class Questions:
         return read(answer.body)
 
     async def _ask(self, question: httpx.Request, most_bytes: int) -> "_Answer":
-        """Its answer; of a body that is longer, a little more than the most of it."""
+        """Its answer; of a body that is longer, a little more than the most of it.
+
+        Raises:
+            PageRefused: It comes in crumbs.
+        """
         response = await self._transport.handle_async_request(question)
-        body = bytearray()
+        body, chunks, began = bytearray(), 0, time.perf_counter()
         try:
             async for chunk in cast("httpx.AsyncByteStream", response.stream):
                 body += chunk
+                chunks += 1
                 if len(body) > most_bytes:
                     break
+                if chunks > _SMALL_CHUNKS + len(body) // 1024:
+                    raise PageRefused("too_complex")
+                if time.perf_counter() - began > _TURN_SECONDS:
+                    await asyncio.sleep(0)
+                    began = time.perf_counter()
         finally:
             await response.aclose()
         encoding = response.headers.get("content-encoding", "identity")
@@ -111,7 +134,7 @@ def _question(target: Target, path: str, seconds: float) -> httpx.Request:
         "GET",
         f"{target.url}{path}",
         headers={"accept-encoding": "identity"},
-        extensions={"timeout": {"connect": seconds}},
+        extensions={"timeout": {"connect": seconds}, MAX_HEAD_BYTES: _MAX_HEAD_BYTES},
     )
 
 

@@ -26,9 +26,13 @@ IGNORED_REASONS = (
 )
 """Why a metrics page may not have been used."""
 
-_AGAIN_AT_ONCE = frozenset({"late", "broken"})
 _AGAIN_SECONDS = 10.0
 """When the next page is asked for where there was none, or none that will be any better."""
+
+# Of those that may be better next time, and cost a second each if they are not: when the next is
+# asked for after one in a row, after two, and so on. Half a second less than so many looks.
+_PASSING = frozenset({"late", "broken"})
+_PASSING_SECONDS = (0.5, 1.5, 3.5, 7.5, 9.5)
 
 # llama.cpp looks for clients that have left only in a second in which it answers nobody, and its
 # metrics are an answer.
@@ -77,6 +81,7 @@ class Monitor:
         self._since = clock()
         self._last_well: float | None = None
         self._next_page = self._since
+        self._setbacks = 0
         self._ignored = Counter[str]()
         self._faults: set[tuple[str, int]] = set()
         self._looked = asyncio.Event()
@@ -124,7 +129,7 @@ class Monitor:
 
     @property
     def reason(self) -> str:
-        """Why, in a word; empty while it is ready."""
+        """Why, in a word; empty while it is ready and looks like an engine."""
         return self._course.reason
 
     @property
@@ -163,13 +168,15 @@ class Monitor:
         now = self._clock()
         if health in {Health.ABSENT, Health.LOADING}:
             # Whatever comes next may have another page.
-            self._next_page = now
+            self._next_page, self._setbacks = now, 0
             return Check(at=now, health=health, why=why)
         reading = await self._page() if now >= self._next_page else None
         # Where it is silent, its figures may still tell that it works: SGLang answers for its
         # health by generating a token, behind whatever else it generates.
         if why == "silent" and reading is not None and self._moves(reading):
             health, why = Health.WELL, ""
+        if health is Health.WELL and (reading or self.reading):
+            why = ""
         return Check(at=self._clock(), health=health, why=why, reading=reading)
 
     def _moves(self, reading: Reading) -> bool:
@@ -181,12 +188,20 @@ class Monitor:
         except PageRefused as refused:
             self._ignored[refused.reason] += 1
             self._on_ignored(refused.reason)
-            if refused.reason not in _AGAIN_AT_ONCE:
-                self._next_page = self._clock() + _AGAIN_SECONDS
+            self._next_page = self._clock() + self._pause(refused.reason)
             return None
+        self._setbacks = 0
         if reading.engine == "llamacpp":
             self._next_page = self._clock() + _LLAMACPP_SECONDS
         return reading
+
+    def _pause(self, reason: str) -> float:
+        """How long no page is asked for after this one, which was not used."""
+        if reason not in _PASSING:
+            self._setbacks = 0
+            return _AGAIN_SECONDS
+        self._setbacks = min(self._setbacks + 1, len(_PASSING_SECONDS))
+        return _PASSING_SECONDS[self._setbacks - 1]
 
     def _report(self, exc: Exception, known: set[tuple[str, int]]) -> None:
         """Unless the look before this one failed in the same place: one line, not one a second."""

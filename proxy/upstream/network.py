@@ -16,6 +16,9 @@ import httpcore
 
 from proxy.names import Names
 
+_HEAD_BYTES = 1024
+"""How much of a head is read at once, where it is bounded: other tasks have their turn in between."""
+
 READ_BYTES = 32 * 1024
 """How much one call may read, and how much may wait before reading stops: together the bound."""
 
@@ -42,12 +45,15 @@ class Network(httpcore.AsyncNetworkBackend):
 
     Attributes:
         heard_bytes: How much the other side has said so far.
+        head_bytes_left: How much more of a head is read; None for any number. An engine may send
+            interim answers for ever, each of which httpcore reads and drops.
     """
 
     def __init__(self, scratch: bytearray, names: Names) -> None:
         self._scratch = memoryview(scratch)
         self._names = names
         self.heard_bytes = 0
+        self.head_bytes_left: int | None = None
 
     async def connect_tcp(
         self,
@@ -157,6 +163,8 @@ class Stream(asyncio.BufferedProtocol, httpcore.AsyncNetworkStream):
             if self._failure is not None:
                 raise httpcore.ReadError from self._failure
             return b""
+        if self._network.head_bytes_left is not None:
+            max_bytes = await self._next_of_head(self._network.head_bytes_left)
         data = bytes(self._received[:max_bytes])
         del self._received[:max_bytes]
         if self._reading_paused and len(self._received) < READ_BYTES and not self._ended:
@@ -202,6 +210,15 @@ class Stream(asyncio.BufferedProtocol, httpcore.AsyncNetworkStream):
             # Asked of idle connections only: whatever is there to read means that it is stale.
             return self._ended or bool(self._received)
         return self._transport.get_extra_info({"server_addr": "peername"}.get(info, info))
+
+    async def _next_of_head(self, left: int) -> int:
+        """How much of a bounded head is read next."""
+        if left <= 0:
+            raise httpcore.RemoteProtocolError("the head is too long")
+        await asyncio.sleep(0)
+        size = min(_HEAD_BYTES, len(self._received))
+        self._network.head_bytes_left = left - size
+        return size
 
     async def _something(self) -> None:
         """Returns once something was received or nothing more will be."""

@@ -62,7 +62,7 @@ class Check:
 
     Attributes:
         at: Monotonic seconds.
-        why: What is wrong where it is not well, in a word.
+        why: What is wrong where it is not well, or odd where it is, in a word.
         reading: Of its metrics; None where there was none.
     """
 
@@ -77,7 +77,7 @@ class Course:
 
     Attributes:
         state: The state now.
-        reason: Why, in a word; empty while it is ready.
+        reason: Why, in a word; empty while it is ready and nothing is odd about it.
         restarts: How often it was seen to have been started again.
     """
 
@@ -101,7 +101,7 @@ class Course:
         self._progress.note(check)
         if check.health is Health.WELL:
             self._bad, self._good = 0, self._good + 1
-            self._be(*self._when_well())
+            self._be(*self._when_well(check))
         else:
             self._bad, self._good = self._bad + 1, 0
             self._be(*self._when_not(check))
@@ -110,14 +110,14 @@ class Course:
         self.state, self.reason = state, reason
         self._was_ready = self._was_ready or state.serves
 
-    def _when_well(self) -> tuple[State, str]:
+    def _when_well(self, check: Check) -> tuple[State, str]:
         if self._progress.has_stalled:
             return State.DOWN, "stalled"
         if self.state is State.DOWN and self._good < GOOD_CHECKS:
             return self.state, self.reason
         if self._load.why:
             return State.SATURATED, self._load.why
-        return State.READY, ""
+        return State.READY, check.why
 
     def _when_not(self, check: Check) -> tuple[State, str]:
         if self.state is State.STARTING:

@@ -20,6 +20,11 @@ from proxy.upstream.target import Target
 KEEPALIVE_EXPIRY_SECONDS = 3.0
 
 
+MAX_HEAD_BYTES = "bulwark.max_head_bytes"
+"""The extension of a request that bounds what is read until its answer begins, interim answers and
+all; without it, only the length of each head is bounded."""
+
+
 def build(target: Target, names: Names | None = None) -> httpx.AsyncBaseTransport:
     """A transport to the target. The request's ``timeout`` extension bounds connecting.
 
@@ -106,6 +111,8 @@ class _Connection(httpcore.AsyncHTTPConnection):
     async def handle_async_request(self, request: httpcore.Request) -> httpcore.Response:
         heard_before = self._network.heard_bytes
         is_new = heard_before == 0
+        # Of one connection: what comes next on it is another request's.
+        self._network.head_bytes_left = request.extensions.get(MAX_HEAD_BYTES)
         try:
             return await super().handle_async_request(request)
         except asyncio.CancelledError:
@@ -121,3 +128,5 @@ class _Connection(httpcore.AsyncHTTPConnection):
             if is_new or self._network.heard_bytes != heard_before:
                 raise
             raise _StaleConnection(str(exc)) from exc
+        finally:
+            self._network.head_bytes_left = None

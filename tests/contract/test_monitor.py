@@ -146,6 +146,49 @@ async def test_an_engine_that_hangs_is_noticed_and_still_asked(proxy: Launch) ->
     await until(front, "ready", times=2)
 
 
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("interim", "state", "reason"),
+    [
+        pytest.param(60 * 1024, "ready", "", id="many interim answers"),
+        pytest.param(70 * 1024, "starting", "broken", id="too many"),
+    ],
+)
+async def test_an_answer_that_does_not_begin(
+    proxy: Launch, interim: int, state: str, reason: str
+) -> None:
+    """Neither for its health nor with its figures, of which none are needed to be ready."""
+    front = await proxy(monitor_transport=None)
+    engine = Engine(front.upstream)
+    head = INTERIM * (interim // len(INTERIM))
+    engine.health = [head, response(b"")]
+    assert await told(front) == (200 if state == "ready" else 503, state, reason)
+    engine.health = [response(b"")]
+    engine.metrics = [head, response(page(pool=50_000))]
+    await until(front, "ready")
+    looks = engine.looks
+    while engine.looks < looks + 2:
+        await front.upstream.request(len(front.upstream.requests), within=SECONDS)
+    status = (await front.ask_admin("GET", "/status")).json()
+    assert (status["upstream"]["pool_tokens"] == 50_000) is (state == "ready")
+    assert ("broken" in status["upstream"]["ignored_pages"]) is (state != "ready")
+
+
+async def test_what_is_no_engine(proxy: Launch) -> None:
+    """Served all the same, as one that is behind something else may not show itself; but told."""
+    front = await proxy(monitor_transport=None)
+    engine = Engine(front.upstream)
+    engine.health = engine.metrics = [response(b"", 404)]
+    assert await told(front) == (200, "ready", "no_health_page")
+    assert (await front.ask_admin("GET", "/status")).json()["upstream"]["reason"] == (
+        "no_health_page"
+    )
+    await front.log.until(lambda: '"reason":"no_health_page"' in front.log.text, within=SECONDS)
+    assert (await front.chat()).status == 200
+
+
 async def test_a_restart_brings_another_pool(proxy: Launch) -> None:
     """Which is in force at once, and told; before, metrics that fail change nothing."""
     front = await proxy(monitor_transport=None)
@@ -259,7 +302,9 @@ async def test_a_page_that_does_not_come(script: list[Step], reason: str) -> Non
         assert (monitor.state, monitor.reading) == (State.READY, None)
         assert monitor.ignored[reason] == sum(monitor.ignored.values()) == 1
         engine.metrics = [response(page())]
-        await monitor.look()
+        while monitor.reading is None:
+            await monitor.look()
+        assert time.monotonic() - began < SECONDS
         assert monitor.pool_tokens == 186_624
 
 

@@ -29,13 +29,16 @@ def page(pool: int | None = 186_624, running: int = 0, waiting: int = 0, tokens:
 class Body(httpx.AsyncByteStream):
     """A body that knows whether it was closed."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, crumbs: int = 0) -> None:
         self._content = content
+        self._crumbs = crumbs
         self.sent_bytes = 0
         self.closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for start in range(0, len(self._content), 64 * 1024):
+        for start in range(self._crumbs):
+            yield self._content[start : start + 1]
+        for start in range(self._crumbs, len(self._content), 64 * 1024):
             piece = self._content[start : start + 64 * 1024]
             self.sent_bytes += len(piece)
             yield piece
@@ -55,6 +58,7 @@ class Engine(httpx.AsyncBaseTransport):
         self.answers: dict[str, Answer] = {"/health": (200, b""), "/metrics": (200, page())}
         self.asked: list[httpx.Request] = []
         self.bodies: list[Body] = []
+        self.crumbs = 0
         self.gate: asyncio.Event | None = None
         self.at_gate = asyncio.Event()
         self.at_once = self.most_at_once = 0
@@ -74,7 +78,7 @@ class Engine(httpx.AsyncBaseTransport):
         if isinstance(answer, Exception):
             raise answer
         status, content, *headers = answer
-        self.bodies.append(Body(content))
+        self.bodies.append(Body(content, self.crumbs))
         return httpx.Response(status, headers=dict(*headers), stream=self.bodies[-1])
 
     def paths(self) -> list[str]:
@@ -182,6 +186,72 @@ async def test_no_more_is_read_of_a_page_than_may_be_used() -> None:
     assert health.sent_bytes <= 2 * 64 * 1024
     assert MAX_PAGE_BYTES < metrics.sent_bytes <= MAX_PAGE_BYTES + 64 * 1024
     assert (watched.monitor.state, health.closed, metrics.closed) == (State.READY, True, True)
+
+
+@pytest.mark.parametrize(
+    ("crumbs", "used"),
+    [
+        pytest.param(1_000, True, id="a thousand single bytes"),
+        pytest.param(1_002, False, id="two more"),
+    ],
+)
+async def test_a_page_in_crumbs(crumbs: int, used: bool) -> None:
+    """Each costs as much as a large piece; that much time is nobody's to take."""
+    watched = Watched()
+    watched.engine.crumbs = crumbs
+    watched.engine.answers = {
+        "/health": (200, b" " * 5_000),
+        "/metrics": (200, page() + b" " * 5_000),
+    }
+    await watched.looks()
+    assert (watched.monitor.state is State.READY) is used
+    assert all(body.closed for body in watched.engine.bodies)
+    watched.engine.answers["/health"] = (200, b"")
+    watched.engine.crumbs = 0
+    await watched.looks()
+    watched.engine.crumbs = crumbs
+    await watched.monitor._page()
+    assert (watched.monitor.ignored["too_complex"] == 0) is used
+    assert watched.monitor.state is State.READY
+
+
+@pytest.mark.parametrize("answer", [TimeoutError(), httpx.ReadError("")], ids=["late", "broken"])
+async def test_pages_that_do_not_come_are_asked_for_ever_less(answer: Exception) -> None:
+    """After 1, 2, 4, 8 and then 10 s; its health each second; and all as before once one comes."""
+    watched = Watched()
+    watched.engine.answers["/metrics"] = answer
+    asked = []
+    for second in range(40):
+        await watched.looks()
+        if "/metrics" in watched.engine.paths():
+            asked.append(second)
+    assert asked == [0, 1, 3, 7, 15, 25, 35]
+    assert watched.monitor.state is State.READY
+    watched.engine.answers["/metrics"] = (200, page())
+    await watched.looks(6)
+    watched.engine.paths()
+    watched.engine.answers["/metrics"] = answer
+    await watched.looks(2)
+    assert watched.engine.paths().count("/metrics") == 2
+
+
+@pytest.mark.parametrize(
+    ("health", "metrics", "reason"),
+    [
+        pytest.param((404, b""), (404, b""), "no_health_page", id="neither page"),
+        pytest.param((404, b""), (200, b"hello"), "no_health_page", id="another's page"),
+        pytest.param((404, b""), (200, page()), "", id="figures of an engine"),
+        pytest.param((200, b""), (404, b""), "", id="health only"),
+        pytest.param((401, b""), (401, b""), "", id="it wants a key"),
+    ],
+)
+async def test_what_looks_like_no_engine(health: Answer, metrics: Answer, reason: str) -> None:
+    """It is served, and what is odd about it is told, once."""
+    watched = Watched()
+    watched.engine.answers = {"/health": health, "/metrics": metrics}
+    await watched.looks(3)
+    assert (watched.monitor.state, watched.monitor.reason) == (State.READY, reason)
+    assert watched.states() == [(State.READY, reason)]
 
 
 def connect_error(cause: OSError) -> httpx.ConnectError:
