@@ -16,90 +16,38 @@ Three rules go beyond turns:
   account's younger requests too, but only for so long. After that it has a *claim*: whatever comes
   free is kept for it until it fits. Two claims are met in the order in which their turn had come.
 
-A claim keeps everybody waiting, so that it has a limit of its own: while its account already holds
-more than an equal part of the cache, it keeps only its own account waiting. Somebody who fills the
-engine with one large request and asks for another must not close it to the rest meanwhile; and is
-not starved by them either, because its own younger requests wait, until it holds little or nothing.
+A claim would keep everybody waiting for as long as the longest answer takes, so that it has limits:
+
+* What fits beside it may pass. When all who were there before it have gone, there is room for the
+  claim and for whatever has passed it since: nobody who passes puts it off.
+* For the rest it is closed for five seconds at a time, and open for as many. Meanwhile whoever holds
+  nothing may have what is free; whoever holds something, what fits beside. So nobody with little is
+  shut out for longer, by however many who claim in turns; and what needs nearly all of the cache is
+  served when the others' requests are short, or theirs who hold much, but not at the cost of those
+  whose first request is long.
+* While its account holds more than an equal part of the cache, it keeps only its own account waiting.
+  It is not starved by the rest either, because its own younger requests wait, until it holds little.
+
+Strangers, of whom one can have any number of addresses, have turns among themselves, and count as
+one account beside those with keys: by how many they hold together when it is about whose turn it is,
+by how many of them wait when it is about giving way, and of equals they are the ones.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from enum import Enum
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
+from proxy.admission.closing import Closing
 from proxy.admission.lineup import Lineup
+from proxy.admission.parties import Account, Entry, Side, Standing
+from proxy.admission.strangers import is_stranger
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 5.0
+"""How long what does not fit is passed over, and for how long in a row it may keep others out."""
 
 _RING_PLACES = 64
-
-
-class Standing(Enum):
-    """Where a request stands with the queue."""
-
-    WAITS = "waits"
-    HOLDS = "holds"
-    GONE = "gone"
-
-
-class Account(Generic[T]):
-    """What one account has here. It exists while it waits or holds, and not longer.
-
-    Attributes:
-        held: How many slots it holds.
-        held_tokens: What these need together.
-        rank: In which ring it stands, by how many slots it holds; None while it stands in none,
-            because nothing of it waits or because it holds its share.
-        place: Of the ring; the lineup's.
-    """
-
-    __slots__ = ("held", "held_tokens", "name", "place", "rank", "waiting")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.held = 0
-        self.held_tokens = 0
-        self.rank: int | None = None
-        self.place = 0
-        # Most come and go without ever waiting: made when the first has to.
-        self.waiting: Lineup[Entry[T]] | None = None
-
-    @property
-    def waits(self) -> int:
-        """How many requests of it wait."""
-        return 0 if self.waiting is None else self.waiting.count
-
-    @property
-    def head(self) -> "Entry[T] | None":
-        """Its oldest waiting request."""
-        return None if self.waiting is None else self.waiting.front()
-
-
-class Entry(Generic[T]):
-    """One request, from its arrival until it has given back what it held.
-
-    Attributes:
-        tokens: What it needs of the engine's cache.
-        since: When it came.
-        item: What to tell when its turn comes; the caller's.
-        passed_over: When its turn first came without its fitting; None while that has not been.
-        claims: Whether that was so long ago that nothing may pass it any more.
-        place: Among those of its account; the lineup's.
-    """
-
-    __slots__ = ("account", "claims", "item", "passed_over", "place", "since", "standing", "tokens")
-
-    def __init__(self, account: Account[T], tokens: int, since: float, standing: Standing) -> None:
-        self.account = account
-        self.tokens = tokens
-        self.since = since
-        self.standing = standing
-        self.item: T | None = None
-        self.passed_over: float | None = None
-        self.claims = False
-        self.place = 0
 
 
 class FairQueue(Generic[T]):
@@ -110,7 +58,8 @@ class FairQueue(Generic[T]):
     Args:
         size: How many may wait; the caller asks ``give_way`` after each ``join``.
         share: How many slots one account may hold.
-        patience_seconds: How long what does not fit is passed over.
+        patience_seconds: How long what does not fit is passed over, and for how long in a row it
+            may keep others out.
     """
 
     def __init__(
@@ -120,13 +69,18 @@ class FairQueue(Generic[T]):
         self._share = share
         self._patience_seconds = patience_seconds
         self._accounts: dict[str, Account[T]] = {}
-        self._rings: dict[int, Lineup[Account[T]]] = {}
+        self._keys: Side[T] = Side()
+        self._strangers: Side[T] = Side()
+        self._turns = 0
         # Ordered, not plain: a dict that is emptied from its front is searched from its front.
         self._waiting: OrderedDict[Entry[T], None] = OrderedDict()
         self._passed_over: OrderedDict[Entry[T], None] = OrderedDict()
         self._claims: OrderedDict[Entry[T], None] = OrderedDict()
-        self._by_waits: dict[int, OrderedDict[Account[T], None]] = {}
-        self._most = 0
+        # The claim that comes first, the number of such so far, and what has passed it.
+        self._kept_for: Entry[T] | None = None
+        self._kept = 0
+        self._passed_tokens = 0
+        self._closing = Closing(patience_seconds)
 
     def __len__(self) -> int:
         """How many wait."""
@@ -147,6 +101,11 @@ class FairQueue(Generic[T]):
         """Who has waited longest."""
         return next(iter(self._waiting), None)
 
+    @property
+    def closed_until(self) -> float | None:
+        """Until when a claim keeps others out at the most, so that somebody is to look then."""
+        return self._closing.until
+
     def share_out(self, share: int) -> None:
         """One account may hold as many from now on; whoever holds more keeps them."""
         self._share = share
@@ -161,24 +120,22 @@ class FairQueue(Generic[T]):
 
     def enter(self, name: str, tokens: int, now: float) -> Entry[T]:
         """A request that need not wait. Only while nobody does, and not for an account at its share."""
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = Account(name)
-        account.held += 1
-        account.held_tokens += tokens
+        account = self._account(name)
+        self._give(account, tokens)
         return Entry(account, tokens, now, Standing.HOLDS)
 
     def join(self, name: str, tokens: int, now: float) -> Entry[T]:
         """A request that waits, at the end of its account's."""
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = Account(name)
+        account = self._account(name)
         if account.waiting is None:
             account.waiting = Lineup()
         entry = Entry(account, tokens, now, Standing.WAITS)
         account.waiting.append(entry, tokens)
         self._waiting[entry] = None
-        self._count(account, account.waits - 1)
+        side, waits = account.side, account.waits
+        if not side.tally.total:
+            side.turn = self._next_turn()
+        side.tally.count(account, waits - 1, waits)
         self._line_up(account)
         return entry
 
@@ -189,8 +146,9 @@ class FairQueue(Generic[T]):
         """
         if len(self._waiting) <= self._size:
             return None
+        strangers = self._strangers.tally.total >= self._keys.tally.most
         # Of several with the most, the last to have come to so many: the newcomer's, if it is one.
-        account = next(reversed(self._by_waits[self._most]))
+        account = (self._strangers if strangers else self._keys).tally.first()
         return None if account.waiting is None else account.waiting.last()
 
     def leave(self, entry: Entry[T], now: float) -> None:
@@ -213,11 +171,17 @@ class FairQueue(Generic[T]):
             now: The time.
         """
         self._let_claim(now)
-        entry = self._claim(limit_tokens) if self._claims else None
-        if entry is None:
-            entry = self._in_turn(free_tokens, now)
-        elif entry.tokens > free_tokens:
-            return None
+        claim = self._claim(limit_tokens) if self._claims else None
+        self._keep_for(claim)
+        closed = self._closing.closes(claim is not None, now)
+        if claim is None:
+            entry = self._in_turn(free_tokens, free_tokens, now)
+        elif closed and claim.tokens <= free_tokens:
+            entry = claim
+        else:
+            beside = max(limit_tokens - claim.tokens - self._passed_tokens, 0)
+            beside = min(beside, free_tokens)
+            entry = self._in_turn(beside if closed else free_tokens, beside, now)
         if entry is not None:
             self._serve(entry)
         return entry
@@ -228,13 +192,29 @@ class FairQueue(Generic[T]):
         entry.standing = Standing.GONE
         account.held -= 1
         account.held_tokens -= entry.tokens
+        account.side.held -= 1
+        account.side.turn = self._next_turn()
+        if entry.passed == self._kept:
+            self._passed_tokens -= entry.tokens
         if account.waiting is not None:
             self._line_up(account)
         self._forget(account)
 
-    def _in_turn(self, free_tokens: int, now: float) -> Entry[T] | None:
-        for rank in sorted(self._rings):
-            ring = self._rings[rank]
+    def _account(self, name: str) -> Account[T]:
+        account = self._accounts.get(name)
+        if account is None:
+            side = self._strangers if is_stranger(name) else self._keys
+            account = self._accounts[name] = Account(name, side)
+        return account
+
+    def _next_turn(self) -> int:
+        self._turns += 1
+        return self._turns
+
+    def _in_turn(self, first_tokens: int, more_tokens: int, now: float) -> Entry[T] | None:
+        """Whoever is next of those that need at most so much, for their first slot or for another."""
+        for first, ring in self._rings():
+            free_tokens = first_tokens if first else more_tokens
             account = ring.first(free_tokens)
             if account is not ring.front():
                 for passed in ring.newly_before(account):
@@ -242,6 +222,32 @@ class FairQueue(Generic[T]):
             if account is not None:
                 return self._fitting(account, free_tokens, now)
         return None
+
+    def _rings(self) -> Iterator[tuple[bool, Lineup[Account[T]]]]:
+        """All rings in order, and whether those in it hold nothing."""
+        keys, strangers = self._keys, self._strangers
+        to_come = bool(strangers.rings)
+        for rank in sorted(keys.rings):
+            ring = keys.rings[rank]
+            if to_come and self._strangers_before(rank, ring):
+                to_come = False
+                yield from self._strangers_rings()
+            yield not rank, ring
+        if to_come:
+            yield from self._strangers_rings()
+
+    def _strangers_before(self, rank: int, ring: Lineup[Account[T]]) -> bool:
+        held, front = self._strangers.held, ring.front()
+        if held != rank or front is None:
+            return held < rank
+        return self._strangers.turn < front.turn
+
+    def _strangers_rings(self) -> Iterator[tuple[bool, Lineup[Account[T]]]]:
+        kept_for, strangers = self._kept_for, self._strangers
+        # Against a key they are one, and hold what any of them holds.
+        as_one = kept_for is not None and kept_for.account.side is not strangers
+        for rank in sorted(strangers.rings):
+            yield not (strangers.held if as_one else rank), strangers.rings[rank]
 
     def _fitting(self, account: Account[T], free_tokens: int, now: float) -> Entry[T] | None:
         head = account.head
@@ -271,6 +277,12 @@ class FairQueue(Generic[T]):
             self._claims[entry] = None
             self._line_up(entry.account)
 
+    def _keep_for(self, claim: Entry[T] | None) -> None:
+        if claim is not self._kept_for:
+            self._kept_for = claim
+            self._kept += 1
+            self._passed_tokens = 0
+
     def _claim(self, limit_tokens: int) -> Entry[T] | None:
         """Whose claim is to be met first, if anybody has one that counts.
 
@@ -289,9 +301,17 @@ class FairQueue(Generic[T]):
         account = entry.account
         self._take_out(entry)
         entry.standing = Standing.HOLDS
-        account.held += 1
-        account.held_tokens += entry.tokens
+        self._give(account, entry.tokens)
+        if self._kept_for is not None and entry is not self._kept_for:
+            entry.passed = self._kept
+            self._passed_tokens += entry.tokens
         self._line_up(account)
+
+    def _give(self, account: Account[T], tokens: int) -> None:
+        account.held += 1
+        account.held_tokens += tokens
+        account.side.held += 1
+        account.side.turn = self._next_turn()
 
     def _take_out(self, entry: Entry[T]) -> None:
         account = entry.account
@@ -300,43 +320,31 @@ class FairQueue(Generic[T]):
         del self._waiting[entry]
         if entry.passed_over is not None:
             del (self._claims if entry.claims else self._passed_over)[entry]
-        self._count(account, account.waits + 1)
+        account.side.tally.count(account, account.waits + 1, account.waits)
 
     def _line_up(self, account: Account[T]) -> None:
         """Sees to it that the account stands in its ring, if it may, and with the right need.
 
         Whenever it holds more or fewer than it did, it stands at the end: it has had its turn.
         """
-        head = account.head
+        head, rings = account.head, account.side.rings
         rank = None if head is None or account.held >= self._share else account.held
         if account.rank is not None and account.rank != rank:
-            ring = self._rings[account.rank]
+            ring = rings[account.rank]
             ring.remove(account)
             if not ring.count:
-                del self._rings[account.rank]
+                del rings[account.rank]
         if rank is not None and head is not None and account.waiting is not None:
             # Nothing of its own passes one that has a claim.
             need = head.tokens if head.claims else account.waiting.least
             if account.rank == rank:
-                self._rings[rank].change(account, need)
+                rings[rank].change(account, need)
             else:
-                if rank not in self._rings:
-                    self._rings[rank] = Lineup(_RING_PLACES)
-                self._rings[rank].append(account, need)
+                if rank not in rings:
+                    rings[rank] = Lineup(_RING_PLACES)
+                rings[rank].append(account, need)
+                account.turn = self._next_turn()
         account.rank = rank
-
-    def _count(self, account: Account[T], before: int) -> None:
-        """Keeps the accounts apart by how many of each wait."""
-        if before:
-            rank = self._by_waits[before]
-            del rank[account]
-            if not rank:
-                del self._by_waits[before]
-        after = account.waits
-        if after:
-            self._by_waits.setdefault(after, OrderedDict())[account] = None
-        if after > self._most or self._most not in self._by_waits:
-            self._most = after
 
     def _forget(self, account: Account[T]) -> None:
         if not account.held and not account.waits:

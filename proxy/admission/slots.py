@@ -15,7 +15,8 @@ from proxy.admission.kv import TokenBudget
 from proxy.admission.lineup import UNBOUNDED
 from proxy.admission.overload import Busy, outgrown, too_large
 from proxy.admission.pace import Pace
-from proxy.admission.queue import Entry, FairQueue, Standing
+from proxy.admission.parties import Entry, Standing
+from proxy.admission.queue import FairQueue
 from proxy.errors import ProxyError
 
 Turn = asyncio.Future[ProxyError | None]
@@ -54,6 +55,7 @@ class Slots:
         self._budget = budget
         self._queue: FairQueue[Turn] = FairQueue(size=queue_size, share=self._share)
         self._in_flight = 0
+        self._limit = UNBOUNDED
         self._pace = Pace()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -106,9 +108,12 @@ class Slots:
     def wake(self) -> None:
         """The budget has changed, or what the engine says of itself: looks whose turn it is."""
         budget = self._budget
-        if budget is not None and budget.limit is not None:
-            for entry in [e for e in self._queue.waiting if e.tokens > budget.limit]:
+        limit = UNBOUNDED if budget is None or budget.limit is None else budget.limit
+        if budget is not None and limit < self._limit:
+            # Nobody asks for more than there was when he came.
+            for entry in [e for e in self._queue.waiting if e.tokens > limit]:
                 self._refuse(entry, outgrown(budget))
+        self._limit = limit
         self._look()
 
     def _enter(self, account: str, tokens: int, certain: int, output: int) -> Entry[Turn]:
@@ -120,10 +125,11 @@ class Slots:
         """
         now = self._clock()
         queue, budget = self._queue, self._budget
-        if budget is not None and budget.limit is not None and tokens > budget.limit:
+        if budget is not None and budget.limit is not None:
+            self._limit = max(self._limit, budget.limit)
             if certain > budget.limit:
                 raise too_large(certain, output, budget)
-            tokens = budget.limit
+            tokens = min(tokens, budget.limit)
         if not queue and self._fits(tokens, now) and not queue.at_share(account):
             entry = queue.enter(account, tokens, now)
             self._take(entry)
@@ -195,6 +201,8 @@ class Slots:
             self._take(entry)
             if turn is not None:
                 turn.set_result(None)
+        if queue and (until := queue.closed_until) is not None:
+            self._watch(until)
 
     def _make_room(self, newcomer: Entry[Turn], now: float) -> None:
         """Keeps the queue within its size.

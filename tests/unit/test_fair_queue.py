@@ -1,83 +1,8 @@
-"""The fair queue: whose turn it is, who gives way, and when what is large gets its claim."""
-
-from collections.abc import Callable
-from typing import Any
+"""The fair queue: whose turn it is, and who gives way."""
 
 import pytest
 
-from proxy.admission.lineup import UNBOUNDED
-from proxy.admission.queue import Entry, FairQueue, Standing
-
-
-class Desk:
-    """A queue, a clock, a number of tokens, and who has been served.
-
-    Requests are called by their account and a number: ``a1`` is account ``a``'s first.
-    """
-
-    def __init__(self, *, size: int = 100, share: int = 100, tokens: int = UNBOUNDED) -> None:
-        self.queue: FairQueue[Any] = FairQueue(size=size, share=share, patience_seconds=5)
-        self.entries: dict[str, Entry[Any]] = {}
-        self.tokens = tokens
-        self.free = tokens
-        self.now = 100.0
-
-    def hold(self, *names: str, tokens: int = 0) -> None:
-        """They get slots without waiting."""
-        for name in names:
-            self.entries[name] = self.queue.enter(name[0], tokens, self.now)
-            self.free -= tokens
-
-    def join(self, *names: str, tokens: int = 0) -> list[str]:
-        """They queue up; gives those who had to give way."""
-        gone = []
-        for name in names:
-            self.entries[name] = self.queue.join(name[0], tokens, self.now)
-            leaving = self.queue.give_way()
-            if leaving is not None:
-                self.queue.leave(leaving, self.now)
-                gone.append(self.name(leaving))
-        return gone
-
-    def leave(self, *names: str) -> None:
-        """They give up waiting."""
-        for name in names:
-            self.queue.leave(self.entries[name], self.now)
-
-    def done(self, *names: str) -> None:
-        """They give back what they held."""
-        for name in names:
-            self.free += self.entries[name].tokens
-            self.queue.done(self.entries[name])
-
-    def serve(self, slots: int = 1_000) -> str:
-        """Gives away that many slots, as far as somebody may have one; who got them, in order."""
-        served: list[str] = []
-        while len(served) < slots:
-            entry = self.queue.next(self.free, self.tokens, self.now)
-            if entry is None:
-                break
-            assert entry.standing is Standing.HOLDS
-            assert entry.tokens <= self.free
-            self.free -= entry.tokens
-            served.append(self.name(entry))
-        return " ".join(served)
-
-    def name(self, entry: Entry[Any]) -> str:
-        """What the test calls it."""
-        return next(name for name, known in self.entries.items() if known is entry)
-
-    def end(self) -> None:
-        """Everybody goes home, and there must be no trace of anybody."""
-        for entry in self.entries.values():
-            if entry.standing is Standing.WAITS:
-                self.queue.leave(entry, self.now)
-            elif entry.standing is Standing.HOLDS:
-                self.queue.done(entry)
-        queue = self.queue
-        assert (len(queue), queue.accounts, queue._most) == (0, 0, 0)
-        assert (queue._rings, queue._by_waits) == ({}, {})
-        assert (len(queue._passed_over), len(queue._claims)) == (0, 0)
+from tests.harness.desk import Desk
 
 
 @pytest.mark.parametrize(
@@ -203,157 +128,47 @@ def test_giving_way_comes_to_an_end() -> None:
     desk.end()
 
 
-def test_the_smaller_pass_and_are_passed_themselves() -> None:
-    """What does not fit keeps nobody waiting: not another account, not its own."""
-    desk = Desk(tokens=100)
-    desk.hold("z1", tokens=60)
-    desk.join("a1", tokens=50)
-    desk.join("a2", "b1", tokens=20)
-    assert desk.serve() == "a2 b1"
-    desk.done("z1")
-    assert desk.serve() == "a1"
+@pytest.mark.parametrize(
+    ("waiting", "newcomer", "gone"),
+    [
+        pytest.param("A1 B1 C1", "a1", "C1", id="the youngest stranger to a key"),
+        pytest.param("A1", "a1", "A1", id="the only one"),
+        pytest.param("A1 A2 B1", "a1", "A2", id="of strangers, the one with the most"),
+        pytest.param("A1 B1 a1 a2", "a3", "a3", id="not to a key that has more than all of them"),
+        pytest.param("A1 a1 a2 a3", "b1", "a3", id="a key gives way to a key"),
+        pytest.param("a1 b1 A1", "B1", "B1", id="a stranger more is one more of theirs"),
+        pytest.param("a1 b1 c1", "A1", "A1", id="no key to a stranger, where each has one"),
+        pytest.param("a1 a2 a3", "A1", "a3", id="a key with more than all strangers"),
+        pytest.param("a1 a2 A1", "B1", "B1", id="as many strangers as it has are not fewer"),
+        pytest.param("A1 A2 B1", "C1", "A2", id="among themselves, as keys are"),
+    ],
+)
+def test_strangers_give_way_as_one(waiting: str, newcomer: str, gone: str) -> None:
+    """However many addresses they have."""
+    names = waiting.split()
+    desk = Desk(size=len(names))
+    assert desk.join(*names) == []
+    assert desk.join(newcomer) == [gone]
     desk.end()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "order"),
+    ("held", "waiting", "order"),
     [
-        pytest.param(4.9, "a2 b1", id="less than five seconds: the smaller pass"),
-        pytest.param(5.0, "", id="five seconds: nobody passes any more"),
+        pytest.param("", "A1 B1 C1 a1", "A1 a1 B1 C1", id="many addresses have one turn"),
+        pytest.param("", "a1 b1 A1 B1", "a1 b1 A1 B1", id="keys that came before them go first"),
+        pytest.param("A1", "B1 C1 a1", "a1 B1 C1", id="they hold what one of them holds"),
+        pytest.param("A1 B1", "C1 a1 a2", "a1 a2 C1", id="and what all of them hold"),
+        pytest.param(
+            "A1 a1 a2", "a3 B1", "B1 a3", id="who holds fewer comes first, too, if it is they"
+        ),
+        pytest.param("a1", "A1 A2 B1", "A1 B1 A2", id="among themselves in turns"),
     ],
 )
-def test_a_claim_comes_with_time(seconds: float, order: str) -> None:
-    """What has been passed over for five seconds is passed no more, by its own account neither."""
-    desk = Desk(tokens=100)
-    desk.hold("z1", "z2", tokens=30)
-    desk.join("a1", tokens=50)
-    assert desk.serve() == ""
-    assert desk.entries["a1"].passed_over == 100
-    desk.now += seconds
-    desk.join("a2", "b1", tokens=5)
-    assert sorted(desk.serve().split()) == order.split()
-    desk.done("z1")
-    assert desk.serve().startswith("a1")
-    desk.end()
-
-
-def test_patience_begins_with_the_turn() -> None:
-    """Waiting behind others for a slot gives no claim: only its own turn that came too early."""
-    desk = Desk(tokens=100)
-    desk.join("a1", tokens=10)
-    desk.join("b1", tokens=95)
-    desk.now += 60
-    assert desk.serve(1) == "a1"
-    assert desk.entries["b1"].passed_over is None
-    assert desk.serve() == ""
-    assert desk.entries["b1"].passed_over == desk.now
-    desk.end()
-
-
-def test_two_claims_are_met_in_order() -> None:
-    """What comes free is kept for the first, even where it would do for the second."""
-    desk = Desk(tokens=100)
-    desk.hold("x1", "x2", "x3", tokens=30)
-    desk.join("a1", tokens=80)
-    assert desk.serve() == ""
-    desk.now += 1
-    desk.join("b1", tokens=40)
-    assert desk.serve() == ""
-    desk.now += 10
-    desk.done("x1")
-    assert desk.serve() == ""
-    desk.done("x2", "x3")
-    assert desk.serve() == "a1"
-    desk.done("a1")
-    assert desk.serve() == "b1"
-    desk.end()
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [
-        pytest.param(lambda desk: desk.leave("a1"), id="it leaves"),
-        pytest.param(lambda desk: desk.done("z1"), id="it is met"),
-    ],
-)
-def test_a_claim_ends(ends: Callable[[Desk], None]) -> None:
-    """Nobody is kept waiting for somebody who no longer waits."""
-    desk = Desk(tokens=100)
-    desk.hold("z1", tokens=60)
-    desk.join("a1", tokens=50)
-    desk.serve()
-    desk.now += 5
-    desk.join("b1", tokens=10)
-    assert desk.serve() == ""
-    ends(desk)
-    assert "b1" in desk.serve().split()
-    desk.end()
-
-
-def test_a_turn_that_came_is_the_next_ones_when_its_owner_leaves() -> None:
-    """Otherwise a large one behind one that gave up would never get a claim."""
-    desk = Desk(tokens=100)
-    desk.hold("z1", tokens=60)
-    desk.join("a1", "a2", tokens=50)
-    desk.join("b1", "b2", "b3", tokens=10)
-    assert desk.serve(1) == "b1"
-    desk.leave("a1")
-    desk.now += 5
-    assert desk.serve() == ""
-    desk.done("z1")
-    assert desk.serve().startswith("a2")
-    desk.end()
-
-
-def test_an_account_at_its_share_has_no_claim() -> None:
-    """It could not be served anyway, however much came free; it claims when it may hold again."""
-    desk = Desk(tokens=100, share=2)
-    desk.hold("a1", tokens=10)
-    desk.hold("z1", tokens=70)
-    desk.join("a2", tokens=90)
-    assert desk.serve() == ""
-    desk.join("a3", tokens=5)
-    assert desk.serve() == "a3"
-    desk.now += 60
-    desk.join("b1", "b2", tokens=5)
-    assert desk.serve(1) == "b1"
-    desk.done("a3")
-    assert desk.serve() == ""
-    desk.done("a1", "z1")
-    assert desk.serve() == "a2 b2"
-    desk.end()
-
-
-@pytest.mark.parametrize(
-    ("held", "order"),
-    [
-        pytest.param(50, "", id="half of it, with one other account there: everybody waits"),
-        pytest.param(51, "b1 b2", id="more than half: only its own account waits"),
-    ],
-)
-def test_who_holds_much_keeps_only_itself_waiting(held: int, order: str) -> None:
-    """One that fills the cache with one request and asks for another must not close it to the rest."""
-    desk = Desk(tokens=100)
-    desk.hold("a1", tokens=held)
-    desk.join("a2", tokens=90)
-    desk.serve()
-    desk.now += 5
-    desk.join("a3", "b1", "b2", tokens=10)
+def test_strangers_have_turns_as_one(held: str, waiting: str, order: str) -> None:
+    """A key does not wait for one turn of each of any number of addresses."""
+    desk = Desk()
+    desk.hold(*held.split())
+    desk.join(*waiting.split())
     assert desk.serve() == order
-    desk.done("a1")
-    desk.done(*order.split())
-    assert desk.serve() == ("a2 b1" if not order else "a2 a3")
-    desk.end()
-
-
-def test_a_smaller_pool_lets_nobody_in_until_it_fits() -> None:
-    """Not even those who need nothing: the engine has more than it can hold."""
-    desk = Desk(tokens=100)
-    desk.hold("a1", tokens=60)
-    desk.free = desk.tokens = 40
-    desk.free -= 60
-    desk.join("b1", tokens=0)
-    assert desk.serve() == ""
-    desk.done("a1")
-    assert desk.serve() == "b1"
     desk.end()

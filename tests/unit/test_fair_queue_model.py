@@ -6,9 +6,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.admission.queue import Entry, FairQueue
+from proxy.admission.closing import Closing
+from proxy.admission.parties import Entry
+from proxy.admission.queue import FairQueue
 
 PATIENCE = 5
+
+NAMES = ("a", "b", "c", "anonymous d", "anonymous e")
+
+
+def stranger(account: str) -> bool:
+    """Whether it is an address."""
+    return account.startswith("anonymous")
 
 
 @dataclass(eq=False)
@@ -29,8 +38,12 @@ class Model:
     tokens: int
     waiting: list[Asked] = field(default_factory=list)
     holding: list[Asked] = field(default_factory=list)
-    ring: list[str] = field(default_factory=list)
+    turns: dict[str, int] = field(default_factory=dict)
+    now_serving: int = 0
     passed_over: list[Asked] = field(default_factory=list)
+    kept_for: Asked | None = None
+    beside: list[Asked] = field(default_factory=list)
+    closing: Closing = field(default_factory=lambda: Closing(PATIENCE))
 
     def of(self, account: str) -> list[Asked]:
         """Its requests that wait."""
@@ -46,12 +59,42 @@ class Model:
         return self.tokens - sum(asked.tokens for asked in self.holding)
 
     def line_up(self) -> None:
-        """Whoever waits and is below its share stands in the ring."""
+        """Whoever waits and is below its share has its turn after those who do already."""
         may = {a.account for a in self.waiting if len(self.held(a.account)) < self.share}
-        self.ring = [account for account in self.ring if account in may]
+        self.turns = {who: turn for who, turn in self.turns.items() if who in may | {"strangers"}}
         for account in dict.fromkeys(asked.account for asked in self.waiting):
-            if account in may and account not in self.ring:
-                self.ring.append(account)
+            if account in may and account not in self.turns:
+                self.turns[account] = self.number()
+
+    def number(self) -> int:
+        """The next of all numbers."""
+        self.now_serving += 1
+        return self.now_serving
+
+    def join(self, asked: Asked) -> None:
+        """Waits; with the first stranger, all of them."""
+        if stranger(asked.account) and not any(stranger(a.account) for a in self.waiting):
+            self.turns["strangers"] = self.number()
+        self.waiting.append(asked)
+        self.line_up()
+
+    def holds(self, account: str) -> int:
+        """How many it holds, strangers together."""
+        if not stranger(account):
+            return len(self.held(account))
+        return sum(stranger(asked.account) for asked in self.holding)
+
+    def order(self) -> list[str]:
+        """Whose turn it is, and whose then."""
+        return sorted(
+            (account for account in self.turns if account != "strangers"),
+            key=lambda account: (
+                self.holds(account),
+                self.turns["strangers" if stranger(account) else account],
+                len(self.held(account)),
+                self.turns[account],
+            ),
+        )
 
     def leave(self, asked: Asked, now: float) -> None:
         """Gives up; a turn that had come is the next one's of its account."""
@@ -74,22 +117,39 @@ class Model:
 
     def next(self, now: float) -> Asked | None:
         """Who gets a free slot."""
-        accounts = {asked.account for asked in self.waiting + self.holding}
-        for asked in self.passed_over:
-            part = sum(other.tokens for other in self.held(asked.account))
-            counts = asked.account in self.ring and part * len(accounts) <= self.tokens
-            if counts and self.claims(asked, now):
-                return self.serve(asked) if asked.tokens <= self.free else None
-        for account in sorted(self.ring, key=lambda account: len(self.held(account))):
+        claim = next((asked for asked in self.passed_over if self.keeps(asked, now)), None)
+        if claim is not self.kept_for:
+            self.kept_for, self.beside = claim, []
+        closed = self.closing.closes(claim is not None, now)
+        if claim is not None and closed and claim.tokens <= self.free:
+            return self.serve(claim)
+        for account in self.order():
             head, *younger = self.of(account)
+            free = self.free if claim is None else self.may_have(account, claim, closed)
             may = [head] if self.claims(head, now) else [head, *younger]
             for asked in may:
-                if asked.tokens <= self.free:
+                if asked.tokens <= free:
                     if asked is not head:
                         self.pass_over(head, now)
                     return self.serve(asked)
             self.pass_over(head, now)
         return None
+
+    def keeps(self, asked: Asked, now: float) -> bool:
+        """Whether others may have to wait for it."""
+        accounts = {asked.account for asked in self.waiting + self.holding}
+        part = sum(other.tokens for other in self.held(asked.account))
+        counts = asked.account in self.turns and part * len(accounts) <= self.tokens
+        return counts and self.claims(asked, now)
+
+    def may_have(self, account: str, claim: Asked, closed: bool) -> int:
+        """What an account may have although somebody has a claim."""
+        as_one = not stranger(claim.account)
+        held = self.holds(account) if as_one else len(self.held(account))
+        if not closed and not held:
+            return self.free
+        passed = sum(asked.tokens for asked in self.beside)
+        return min(self.free, max(0, self.tokens - claim.tokens - passed))
 
     def serve(self, asked: Asked) -> Asked:
         """It holds, and its account goes to the end."""
@@ -97,23 +157,36 @@ class Model:
         if asked in self.passed_over:
             self.passed_over.remove(asked)
         self.holding.append(asked)
+        if self.kept_for is not None and asked is not self.kept_for:
+            self.beside.append(asked)
         self.to_the_end(asked.account)
         return asked
 
     def done(self, asked: Asked) -> None:
         """It gives back what it held."""
         self.holding.remove(asked)
+        if asked in self.beside:
+            self.beside.remove(asked)
         self.to_the_end(asked.account)
 
     def to_the_end(self, account: str) -> None:
         """Holding more or fewer than before, it is behind those that hold as many."""
-        self.ring = [other for other in self.ring if other != account]
+        self.turns.pop(account, None)
+        if stranger(account):
+            self.turns["strangers"] = self.number()
         self.line_up()
 
     def gives_way(self, newcomer: Asked) -> bool:
         """Whether it is the newcomer that goes."""
-        most = max(len(self.of(asked.account)) for asked in self.waiting)
-        return len(self.of(newcomer.account)) == most
+        most = max(len(self.of(asked.account)) for asked in self.peers())
+        return newcomer in self.peers() and len(self.of(newcomer.account)) == most
+
+    def peers(self) -> list[Asked]:
+        """Of whom one gives way: strangers, if no key has more than they have together."""
+        strangers = [asked for asked in self.waiting if stranger(asked.account)]
+        keys = [asked for asked in self.waiting if asked not in strangers]
+        most = max((len(self.of(asked.account)) for asked in keys), default=0)
+        return strangers if len(strangers) >= most else keys
 
 
 STEPS = st.lists(
@@ -144,7 +217,7 @@ class Twins:
         if what == "later":
             self.now += number
         elif what == "join":
-            self.join(Asked("abcde"[number], tokens))
+            self.join(Asked(NAMES[number], tokens))
         elif what == "done" and model.holding:
             asked = model.holding[number % len(model.holding)]
             queue.done(self.entries[asked])
@@ -159,8 +232,7 @@ class Twins:
         """Somebody comes, and has to go again or makes another go if there is no place."""
         model, queue = self.model, self.queue
         self.entries[asked] = queue.join(asked.account, asked.tokens, self.now)
-        model.waiting.append(asked)
-        model.line_up()
+        model.join(asked)
         leaving = queue.give_way()
         if len(model.waiting) <= model.size:
             assert leaving is None
@@ -169,8 +241,10 @@ class Twins:
         if model.gives_way(asked):
             assert gone is asked
         else:
-            most = max(len(model.of(other.account)) for other in model.waiting)
-            assert len(model.of(gone.account)) == most > len(model.of(asked.account))
+            most = max(len(model.of(other.account)) for other in model.peers())
+            assert gone in model.peers()
+            assert len(model.of(gone.account)) == most
+            assert most > len(model.of(asked.account)) or not stranger(asked.account)
             assert gone is model.of(gone.account)[-1]
         assert leaving is not None
         queue.leave(leaving, self.now)
@@ -187,7 +261,7 @@ class Twins:
             if expected is None:
                 break
         assert len(self.queue) == len(model.waiting) <= model.size
-        assert all(len(model.held(account)) <= model.share for account in "abcde")
+        assert all(len(model.held(account)) <= model.share for account in NAMES)
         assert self.queue.accounts == len({a.account for a in model.waiting + model.holding})
 
 
@@ -213,7 +287,7 @@ def test_everybody_has_a_turn(
     """With newcomers for ever, whoever was there is served within a bound: nobody starves."""
     twins = Twins(10_000, share, slots)
     for number, tokens in asking:
-        twins.join(Asked("abcde"[number], tokens))
+        twins.join(Asked(NAMES[number], tokens))
     there = list(twins.model.waiting)
     twins.serve()
     rounds = 0
@@ -222,7 +296,7 @@ def test_everybody_has_a_turn(
         twins.now += seconds
         twins.take("done", 0, 0)
         for account in range(5):
-            twins.join(Asked("abcde"[account], account))
+            twins.join(Asked(NAMES[account], account))
         twins.serve()
         rounds += 1
         # A turn a request and account, and a drain of all slots with the patience before it.

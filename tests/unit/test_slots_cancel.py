@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.admission.kv import TokenBudget
-from proxy.admission.queue import Standing
+from proxy.admission.parties import Standing
 from proxy.admission.slots import Slots
 from proxy.errors import Overloaded, RequestExceedsCapacity
 from tests.harness import warp
