@@ -21,7 +21,19 @@ from proxy.upstream.target import Target
 
 _EXIT_FAILED = 1
 _PIPE_WIDTH = 10_000
+_MAX_SEQUENCES = 1_000_000
+_LEGEND = (
+    "fit: how many the KV cache holds at once. let in: how many are let in at once, by the budget "
+    "and by PROXY_MAX_INFLIGHT. The median is that of what the engine has answered.\n"
+)
 _NO_TOKENS = "not seen yet"
+
+
+def _sequences(text: str) -> int:
+    """What was given to ``--max-num-seqs``."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= _MAX_SEQUENCES):
+        raise typer.BadParameter(f"a whole number from 1 to {_MAX_SEQUENCES:,} is expected.")
+    return int(text)
 
 
 def capacity(
@@ -29,19 +41,36 @@ def capacity(
         None, metavar="URL", help="The engine, in place of the one of PROXY_UPSTREAM_URL."
     ),
     max_num_seqs: int | None = typer.Option(
-        None, min=1, help="What vLLM was started with, which it does not tell."
+        None,
+        metavar="N",
+        parser=_sequences,
+        help="What vLLM was started with, which it does not tell.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON, for scripts."),
 ) -> None:
-    """Ask the engine what it holds, and say which settings do not agree with that."""
+    """Ask the engine what it holds, and say which settings do not agree with that.
+
+    The table has a row for each kind of request. At the caps: as large as PROXY_MAX_PROMPT_CHARS and
+    PROXY_MAX_OUTPUT_TOKENS let one be. At the median seen: as large as the middle one of those that
+    the engine has answered since it was started. At its full context: as large as the model allows.
+
+    Fit is how many of them the engine's KV cache holds at once, and let in is how many Bulwark lets
+    in at once: no more than PROXY_KV_BUDGET_TOKENS and PROXY_MAX_INFLIGHT allow.
+
+    The exit status is 0 if the engine told what it holds, whatever disagrees with it; 1 if it did
+    not; 2 if the command line or a setting is wrong. In JSON, "ok" is true for 0, and false for 1,
+    with the reason as "problem"; what disagrees is in "findings", and what to set instead in "set".
+    """
     settings, target = _given(upstream)
     try:
         facts = asyncio.run(_ask(target, settings))
     except CannotTell as exc:
+        where = "PROXY_UPSTREAM_URL" if upstream is None else "--upstream"
+        problem = f"{target.origin} ({where}): {exc}"
         if as_json:
-            typer.echo(json.dumps({"ok": False, "problem": str(exc)}, indent=2))
+            typer.echo(json.dumps({"ok": False, "problem": problem}, indent=2))
         else:
-            typer.echo(f"bulwark: what the engine holds cannot be told: {exc}", err=True)
+            typer.echo(f"bulwark: what the engine holds cannot be told by {problem}", err=True)
         raise typer.Exit(_EXIT_FAILED) from None
     found = work_out(dataclasses.replace(facts, seats=max_num_seqs or facts.seats), settings)
     if as_json:
@@ -58,7 +87,8 @@ def _given(upstream: str | None) -> tuple[Settings, Target]:
     try:
         return settings, targets.parse(settings.upstream_url if upstream is None else upstream)
     except ValueError as exc:
-        give_up("the engine cannot be asked", [f"--upstream {exc}"])
+        where = "PROXY_UPSTREAM_URL" if upstream is None else "--upstream"
+        give_up("the engine cannot be asked", [f"{where} {exc}"])
 
 
 def _settings() -> Settings:
@@ -106,6 +136,7 @@ def _print(found: Capacity, settings: Settings) -> None:
     for line in _head(found, settings):
         console.print(line)
     console.print(_table(found))
+    console.print(_LEGEND)
     for finding in found.findings or ("Nothing here disagrees, as far as the engine tells.",):
         console.print(f"* {finding}")
     if found.set:

@@ -14,6 +14,7 @@ from proxy.upstream.target import Target
 
 _SECONDS = 10.0
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 200, 401, 403, 404
+_UNAVAILABLE = 503
 _HISTOGRAMS = {
     "vllm": b"vllm:request_%b_tokens_bucket",
     "sglang": b"sglang:%b_tokens_histogram_bucket",
@@ -25,6 +26,7 @@ _NO_PAGE = (
     "it has no metrics page: SGLang has one with --enable-metrics, llama.cpp with --metrics, and "
     "vLLM always"
 )
+_NO_ENGINE = "Neither /health nor /v1/models answers as an engine's does: perhaps this is no engine"
 _REFUSED_PAGES: Mapping[str, str] = {
     "no_series": "its metrics page tells nothing of an engine: vLLM fills it unless it was started "
     "with --disable-log-stats",
@@ -74,7 +76,7 @@ async def survey(
     slots = await asking.json("/props") if page is None or page.reading.engine == "llamacpp" else {}
     seats = _whole(slots.get("total_slots"))
     if page is None and seats is None:
-        raise CannotTell(why)
+        raise CannotTell(why if await asking.is_an_engine() else f"{why}. {_NO_ENGINE}")
     if page is not None and page.reading.pool_tokens is None and seats is None:
         raise CannotTell("its metrics page does not tell the size of its KV cache")
     context = _context(await asking.json("/v1/models"))
@@ -157,11 +159,18 @@ class _Asking:
     async def json(self, path: str) -> dict[str, Any]:
         """An object; an empty one where there is none."""
         status, text = await self._get(path)
-        try:
-            found = json.loads(text) if status == _OK else None
-        except (ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return _object(text) if status == _OK else {}
+
+    async def is_an_engine(self) -> bool:
+        """Whether it answers as one, wherever it tells its figures."""
+        status, text = await self._get("/v1/models")
+        if status in {_UNAUTHORIZED, _FORBIDDEN}:
+            return True
+        if status == _OK and isinstance(_object(text).get("data"), list):
+            return True
+        status, text = await self._get("/health")
+        # vLLM and SGLang say nothing more, and llama.cpp an object.
+        return status == _UNAVAILABLE or (status == _OK and (not text or bool(_object(text))))
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         key = [] if self.api_key is None else [(b"authorization", b"Bearer " + self.api_key)]
@@ -184,6 +193,14 @@ class _Asking:
             raise CannotTell("nobody accepts connections there; is it still starting?") from exc
         except httpx.TransportError as exc:
             raise CannotTell("it broke off, or does not speak HTTP") from exc
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 async def _bounded(response: httpx.Response) -> bytes:

@@ -45,6 +45,11 @@ class Target:
         """The origin as a URL."""
         return f"{self.scheme}://{self.authority.decode()}"
 
+    @property
+    def origin(self) -> str:
+        """Where it is, as an operator writes it. There is no password in it: none is accepted."""
+        return self.url if self.uds is None else f"unix://{self.uds}"
+
 
 def parse(text: str) -> Target:
     """The target that an operator's URL names.

@@ -131,6 +131,28 @@ async def test_what_cannot_be_told(pages: Mapping[str, bytes | int | Exception],
         await ask(pages)
 
 
+@pytest.mark.parametrize(
+    ("models", "health", "doubtful"),
+    [
+        pytest.param(404, 404, True, id="neither page"),
+        pytest.param(b"<html>", b"<html>", True, id="a page for every path"),
+        pytest.param(b"[]", b"ok", True, id="other pages by these names"),
+        pytest.param(MODELS, 404, False, id="models"),
+        pytest.param(401, 404, False, id="models for those who have a key"),
+        pytest.param(404, b"", False, id="health, as vLLM has it"),
+        pytest.param(404, b'{"status":"ok"}', False, id="health, as llama.cpp has it"),
+        pytest.param(404, 503, False, id="it still loads"),
+    ],
+)
+async def test_what_is_perhaps_no_engine(
+    models: bytes | int, health: bytes | int, doubtful: bool
+) -> None:
+    """Without figures, by the pages that every engine has."""
+    with pytest.raises(CannotTell, match="--enable-metrics") as told:
+        await ask({"/v1/models": models, "/health": health})
+    assert ("perhaps this is no engine" in str(told.value)) is doubtful
+
+
 def buckets(**counts: float) -> list[Sample]:
     """A histogram's; ``_10=3`` are three up to ten."""
     return [Sample({b"le": name[1:].encode()}, count) for name, count in counts.items()]
@@ -310,7 +332,8 @@ def test_it_is_a_command_of_the_program() -> None:
     """With help; tried in a process of its own."""
     command = [sys.executable, "-m", "proxy", "capacity", "--help"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603
-    assert "--max-num-seqs" in run.stdout
+    for word in ("--max-num-seqs", "exit status", '"ok"', "median seen", "Fit", "let in"):
+        assert word in run.stdout
 
 
 async def test_the_command() -> None:
@@ -337,9 +360,15 @@ async def test_the_command_where_nobody_is_there() -> None:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         status, said, complained = await run("--upstream", url)
         assert (status, said) == (1, "")
-        assert "nobody accepts connections there" in complained
+        problem = f"{url} (--upstream): nobody accepts connections there"
+        assert problem in complained
         status, said, complained = await run("--upstream", url, "--json")
         assert (status, complained, json.loads(said)["ok"]) == (1, "", False)
+        assert problem in json.loads(said)["problem"]
+        status, said, complained = await run(upstream_url=url)
+        assert f"{url} (PROXY_UPSTREAM_URL): nobody" in complained
+        status, said, complained = await run("--upstream", "unix:///nowhere.sock")
+        assert "unix:///nowhere.sock (--upstream): nobody" in complained
 
 
 @pytest.mark.parametrize(
@@ -347,7 +376,12 @@ async def test_the_command_where_nobody_is_there() -> None:
     [
         pytest.param(["--upstream", "http://h/v1"], {}, "must not have a path", id="a path"),
         pytest.param(["--upstream", "http://u:canary@h"], {}, "password", id="a password"),
-        pytest.param(["--max-num-seqs", "0"], {}, "max-num-seqs", id="no sequences"),
+        *(
+            pytest.param(
+                ["--max-num-seqs", given], {}, "'--max-num-seqs': a whole number", id=given
+            )
+            for given in ("0", "-1", "x", "", "1.5", "1000001", "9" * 5_000, "\u0663")
+        ),
         pytest.param([], {"max_inflights": "canary"}, "PROXY_MAX_INFLIGHTS", id="a typo"),
     ],
 )
