@@ -6,6 +6,7 @@ and ours go along, so that they can decide with the same figures while it is awa
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from proxy.admission.rates import wording
 from proxy.admission.rates.guarded import RETRY_SECONDS, GuardedBooks
@@ -69,7 +70,7 @@ class RateLimits:
         limit = allowance.requests_per_minute
         if limit is None:
             return []
-        ask = Ask((REQUESTS,), (limit,), 1)
+        ask = _one_request(limit)
         if self._shared is None:
             decision = self._local.take(account, ask)
         else:
@@ -91,9 +92,9 @@ class RateLimits:
         meters, limits = _limited(allowance)
         if not meters and allowance.concurrency is None:
             return Grant()
-        for meter, limit in zip(meters, limits, strict=True):
-            if tokens > limit:
-                raise wording.too_large(meter, limit, tokens)
+        if limits and tokens > min(limits):
+            at = next(at for at, limit in enumerate(limits) if tokens > limit)
+            raise wording.too_large(meters[at], limits[at], tokens)
         ask = Ask(meters, limits, tokens, allowance.concurrency)
         lease = self._lease(ask)
         decision, local, shared = (
@@ -169,14 +170,23 @@ class RateLimits:
         return decision, charged(account, ask, decision, lease), None
 
 
+@lru_cache(maxsize=256)
+def _one_request(limit: int) -> Ask:
+    """Keys are many, and their limits few."""
+    return Ask((REQUESTS,), (limit,), 1)
+
+
+_BOTH, _MINUTE, _DAY = (TOKENS, DAILY_TOKENS), (TOKENS,), (DAILY_TOKENS,)
+
+
 def _limited(allowance: Allowance) -> tuple[tuple[Meter, ...], tuple[int, ...]]:
     """What of its tokens is limited, and by how much."""
     minute, day = allowance.tokens_per_minute, allowance.tokens_per_day
     if minute is not None and day is not None:
-        return (TOKENS, DAILY_TOKENS), (minute, day)
+        return _BOTH, (minute, day)
     if minute is not None:
-        return (TOKENS,), (minute,)
-    return ((DAILY_TOKENS,), (day,)) if day is not None else ((), ())
+        return _MINUTE, (minute,)
+    return (_DAY, (day,)) if day is not None else ((), ())
 
 
 def build(

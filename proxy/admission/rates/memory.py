@@ -63,16 +63,17 @@ class MemoryBooks:
             test: False charges it in any case: somebody else has granted it.
         """
         tick = ticks(self._clock())
-        books = self._open(account, tick)
-        amount, running = ask.amount, ask.concurrency
+        books = self._keys.get(account) or self._open(account, tick)
+        counters = books.counters
+        meters, limits, amount, running = ask
         refused_by, longest = None, 0
         turned: list[tuple[Counter, int, int, int]] = []
-        for meter, limit in zip(ask.meters, ask.limits, strict=True):
-            counter = books.counter(meter)
-            left = counter.turn(tick, meter.length)
-            if test and (wait := counter.wait(limit, amount, left, meter.length)) > longest:
+        for meter, limit in zip(meters, limits, strict=True):
+            counter, length = counters.get(meter) or books.counter(meter), meter.length
+            left = counter.turn(tick, length)
+            if test and (wait := counter.wait(limit, amount, left, length)) > longest:
                 refused_by, longest = len(turned), wait
-            turned.append((counter, limit, left, meter.length))
+            turned.append((counter, limit, left, length))
         if running is not None:
             if test and books.running >= running and longest < CONCURRENCY_WAIT:
                 refused_by, longest = len(turned), CONCURRENCY_WAIT
@@ -89,7 +90,7 @@ class MemoryBooks:
         """Corrects a charge of tokens by what was really used, and ends its lease."""
         tick = ticks(self._clock())
         difference = used - charge.amount
-        books = self._table(charge.account).get(charge.account)
+        books = self._keys.get(charge.account) or self._strangers.get(charge.account)
         if books is None:
             # Forgotten since: what is to be given back is gone, and what is to be charged is not.
             if difference <= 0:

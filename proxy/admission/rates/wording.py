@@ -5,6 +5,8 @@ whole numbers; when all of it is there again is a duration such as Go prints the
 or ``120ms``, and clients parse them by these units.
 """
 
+from functools import lru_cache
+
 from proxy.admission.rates.ledger import Ask, Decision
 from proxy.admission.rates.window import (
     DAILY_TOKENS,
@@ -12,7 +14,6 @@ from proxy.admission.rates.window import (
     TICKS_PER_SECOND,
     TOKENS,
     Meter,
-    Reading,
     whole_seconds,
 )
 from proxy.errors import RateLimitExceeded, RequestExceedsRateLimit
@@ -33,18 +34,27 @@ def fields(ask: Ask, decision: Decision) -> list[tuple[bytes, bytes]]:
     readings = decision.readings
     if not readings:
         return []
-    tighter = 0
-    if len(readings) > 1 and _tightness(readings[1]) < _tightness(readings[0]):
-        tighter = 1
-    _, remaining, reset = readings[tighter]
+    tighter, (_, remaining, reset) = 0, readings[0]
+    if len(readings) > 1:
+        _, other, other_reset = readings[1]
+        if other < remaining or (other == remaining and other_reset > reset):
+            tighter, remaining, reset = 1, other, other_reset
     limit, remaining_name, reset_name = _REQUESTS if ask.meters[0] is REQUESTS else _TOKENS
     return [
-        (limit, b"%d" % ask.limits[tighter]),
+        (limit, _number(ask.limits[tighter])),
         (remaining_name, b"%d" % remaining),
         (reset_name, duration(reset)),
     ]
 
 
+@lru_cache(maxsize=256)
+def _number(limit: int) -> bytes:
+    """Keys are many, and their limits few."""
+    return b"%d" % limit
+
+
+# All accounts that have used anything of a window have the same ticks to wait for its end.
+@lru_cache(maxsize=4096)
 def duration(ticks: int) -> bytes:
     """Ticks as Go prints a duration, rounded up to whole seconds from the first one on."""
     if ticks <= 0:
@@ -90,10 +100,6 @@ def too_large(meter: Meter, limit: int, tokens: int) -> RequestExceedsRateLimit:
         "you may use. Waiting will not help: ask for fewer tokens of output, or send a shorter "
         "prompt."
     )
-
-
-def _tightness(reading: Reading) -> tuple[int, int]:
-    return reading.remaining, -reading.reset
 
 
 def _rate(meter: Meter, limit: int) -> str:
