@@ -120,8 +120,10 @@ class FairQueue(Generic[T]):
 
     def enter(self, name: str, tokens: int, now: float) -> Entry[T]:
         """A request that need not wait. Only while nobody does, and not for an account at its share."""
-        account = self._account(name)
-        self._give(account, tokens)
+        account = self._accounts.get(name) or self._account(name)
+        account.held += 1
+        account.held_tokens += tokens
+        account.side.held += 1
         return Entry(account, tokens, now, Standing.HOLDS)
 
     def join(self, name: str, tokens: int, now: float) -> Entry[T]:
@@ -192,8 +194,10 @@ class FairQueue(Generic[T]):
         entry.standing = Standing.GONE
         account.held -= 1
         account.held_tokens -= entry.tokens
-        account.side.held -= 1
-        account.side.turn = self._next_turn()
+        side = account.side
+        side.held -= 1
+        if side.tally.total:
+            side.turn = self._next_turn()
         if entry.passed == self._kept:
             self._passed_tokens -= entry.tokens
         if account.waiting is not None:
@@ -301,17 +305,14 @@ class FairQueue(Generic[T]):
         account = entry.account
         self._take_out(entry)
         entry.standing = Standing.HOLDS
-        self._give(account, entry.tokens)
+        account.held += 1
+        account.held_tokens += entry.tokens
+        account.side.held += 1
+        account.side.turn = self._next_turn()
         if self._kept_for is not None and entry is not self._kept_for:
             entry.passed = self._kept
             self._passed_tokens += entry.tokens
         self._line_up(account)
-
-    def _give(self, account: Account[T], tokens: int) -> None:
-        account.held += 1
-        account.held_tokens += tokens
-        account.side.held += 1
-        account.side.turn = self._next_turn()
 
     def _take_out(self, entry: Entry[T]) -> None:
         account = entry.account
