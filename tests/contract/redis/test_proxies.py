@@ -140,6 +140,9 @@ async def test_closed(own_server: Server, proxy: Launch) -> None:
     assert front.upstream.requests == []
     line = await front.log.of(answer)
     assert (line["outcome"], line["level"]) == ("limits_unavailable", "error")
+    # Keys without limits are served, so it is ready.
+    ready = await front.ask_admin("GET", "/readyz")
+    assert (ready.status, ready.json()["redis"]) == (200, "away")
 
 
 async def test_a_server_that_is_not_there_at_the_start(own_server: Server, proxy: Launch) -> None:
