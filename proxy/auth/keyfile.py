@@ -86,6 +86,18 @@ def why_unreadable(exc: OSError) -> str:
     return str(exc.strerror)
 
 
+def check_not_empty(text: str) -> None:
+    """Lets a text pass that has something in it, be it a comment.
+
+    Raises:
+        KeyFileError: It has nothing, as an editor leaves it that was stopped.
+    """
+    if not text.strip():
+        raise KeyFileError(
+            "is empty, which is taken for a slip; to have no key at all, leave a comment in it"
+        )
+
+
 def parse(text: str) -> list[KeyRecord]:
     """The keys in the text of a key file.
 

@@ -160,10 +160,7 @@ class _ChangedMeanwhileError(Exception):
 
 def _records(path: Path) -> list[KeyRecord]:
     text = keyfile.read_text(path)
-    if not text.strip():
-        raise KeyFileError(
-            "is empty, which is taken for a slip; to have no key at all, leave a comment in it"
-        )
+    keyfile.check_not_empty(text)
     return keyfile.parse(text)
 
 

@@ -4,19 +4,27 @@ Exit statuses: 0 done, 1 something failed while it ran, 2 it was never started b
 configuration or the command line is wrong. A person never sees a traceback for the latter.
 """
 
+import io
+import sys
+
 import typer
 
 from proxy import __version__
-from proxy.cli import keys
-from proxy.cli.capacity import capacity
-from proxy.cli.check import check
-from proxy.cli.demo import demo
-from proxy.cli.serve import serve
+from proxy.cli.failures import EXIT_USAGE
+from proxy.cli.flags import Command, Group
 
 
 def main() -> None:
     """Runs the command that the arguments name, and exits."""
+    if sys.stdout is None:
+        # A key, a log: each command has something to say that is said nowhere else.
+        typer.echo("bulwark: not started:\n  standard output is closed", err=True)
+        sys.exit(EXIT_USAGE)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Where it knows few characters, those of a name are no reason to say nothing.
+        sys.stdout.reconfigure(errors="replace")
     commands = typer.Typer(
+        cls=Group,
         help="The hardened front door of a self-hosted, OpenAI-compatible inference server.",
         no_args_is_help=True,
         add_completion=False,
@@ -24,12 +32,27 @@ def main() -> None:
         pretty_exceptions_enable=False,
     )
     commands.callback()(_options)
-    commands.command()(serve)
-    commands.command()(demo)
-    commands.command()(check)
-    commands.command()(capacity)
-    commands.add_typer(keys.group(), name="keys")
+    if sys.argv[1:2] != ["keys"]:
+        _add_server_commands(commands)
+    _add_keys(commands)
     commands()
+
+
+def _add_server_commands(commands: typer.Typer) -> None:
+    # All of the server, which takes half a second that `bulwark keys` has no use for.
+    from proxy.cli.capacity import capacity  # noqa: PLC0415
+    from proxy.cli.check import check  # noqa: PLC0415
+    from proxy.cli.demo import demo  # noqa: PLC0415
+    from proxy.cli.serve import serve  # noqa: PLC0415
+
+    for command in (serve, demo, check, capacity):
+        commands.command(cls=Command)(command)
+
+
+def _add_keys(commands: typer.Typer) -> None:
+    from proxy.cli import keys  # noqa: PLC0415 - what it reads files with is of no use to others
+
+    commands.add_typer(keys.group(), name="keys")
 
 
 def _version(wanted: bool) -> None:

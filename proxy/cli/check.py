@@ -28,12 +28,15 @@ def check(
             give_up("the configuration is wrong", exc.problems)
         typer.echo(json.dumps({"ok": False, "problems": exc.problems}, indent=2))
         raise typer.Exit(EXIT_USAGE) from None
-    values = _values(settings)
+    values, warnings = _values(settings), list(keys.capped())
     if as_json:
-        typer.echo(json.dumps({"ok": True, "keys": len(keys), "settings": values}, indent=2))
+        found = {"ok": True, "keys": len(keys), "warnings": warnings, "settings": values}
+        typer.echo(json.dumps(found, indent=2))
     else:
         # A pipe has no width: a line that were broken at 80 would hide a value from grep.
         Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(_table(values))
+        for warning in warnings:
+            typer.echo(f"* {warning}")
         typer.echo(f"Keys: {len(keys)}. The configuration is right.")
 
 
@@ -47,8 +50,8 @@ def _table(values: dict[str, str]) -> Table:
     table = Table(title="Effective settings")
     table.add_column("setting", no_wrap=True, min_width=max(map(len, values)))
     table.add_column("value", overflow="fold")
-    table.add_column("unit")
-    table.add_column("from")
+    table.add_column("unit", overflow="fold")
+    table.add_column("from", overflow="fold")
     for row in descriptions():
         given = row.name in os.environ or f"{row.name}_FILE" in os.environ
         table.add_row(

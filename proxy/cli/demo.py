@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from proxy import app, standin
-from proxy.auth.keys import generate
+from proxy.auth import keyedit, keywrite
+from proxy.auth.keys import digest, generate, public_id
 from proxy.cli.failures import give_up
 from proxy.config import ConfigError
 from proxy.server import listeners
@@ -95,8 +97,17 @@ async def _model(listener: socket.socket) -> int:
 
 async def _demo(environ: Mapping[str, str], *, once: bool) -> int:
     key = generate()
+    with tempfile.TemporaryDirectory() as folder:
+        keys_file = Path(folder) / "keys.toml"
+        identity = {"id": public_id(key), "sha256": digest(key.encode()).hex()}
+        # Under its own id, as the log has it.
+        keywrite.update(keys_file, lambda text: keyedit.append(text, identity), create=True)
+        return await _serve(environ, key, keys_file, once=once)
+
+
+async def _serve(environ: Mapping[str, str], key: str, keys_file: Path, *, once: bool) -> int:
     async with standin.serving() as model_url:
-        settings, keys = app.configure(_environment(environ, model_url, key))
+        settings, keys = app.configure(_environment(environ, model_url, keys_file))
         public, admin = app.bind(settings)
         port = public.getsockname()[1]
         bulwark = app.build(
@@ -120,9 +131,9 @@ async def _demo(environ: Mapping[str, str], *, once: bool) -> int:
         return await serving
 
 
-def _environment(environ: Mapping[str, str], model_url: str, key: str) -> dict[str, str]:
+def _environment(environ: Mapping[str, str], model_url: str, keys_file: Path) -> dict[str, str]:
     """The operator's settings, but for the upstream, the keys and ports that are taken."""
-    ours = {"PROXY_UPSTREAM_URL": model_url, "PROXY_API_KEYS": key}
+    ours = {"PROXY_UPSTREAM_URL": model_url, "PROXY_KEYS_FILE": str(keys_file)}
     replaced = ("PROXY_UPSTREAM_API_KEY", "PROXY_API_KEYS", "PROXY_KEYS_FILE")
     kept = {
         name: value

@@ -18,6 +18,10 @@ _SHORT = {
     "max_output_tokens": "output tokens",
 }
 
+_WIDE = 120
+_DATE_CHARS = len("2027-01-31")
+_WIDTHS = {"id": 8, "status": len("rotating,"), "expires": _DATE_CHARS}
+
 
 def status(record: KeyRecord, now: datetime) -> str:
     """``disabled``, ``expired``, ``rotating`` (another is in its place already) or ``active``."""
@@ -44,19 +48,20 @@ def rows(records: Iterable[KeyRecord], now: datetime) -> list[dict[str, object]]
     ]
 
 
-def table(records: Iterable[KeyRecord], now: datetime) -> Table:
-    """The same for people."""
+def table(records: Iterable[KeyRecord], now: datetime, *, width: int) -> Table:
+    """The same for people; where it is narrow, of a moment only the date."""
     made = Table()
     for column in ("id", "name", "status", "expires", "limits", "models"):
-        # An id that is cut off is of no use.
-        made.add_column(column, no_wrap=column in ("id", "status"), overflow="fold")
+        # An id that is cut off is of no use, nor is a date.
+        whole = column in ("id", "expires")
+        made.add_column(column, no_wrap=whole, min_width=_WIDTHS.get(column), overflow="fold")
     for record in records:
         models = _sorted(record.allowance.models)
         cells = [
             record.key_id,
             record.name,
-            status(record, now),
-            shown(record.expires) or "never",
+            status(record, now) + (f", now {record.replaced_by}" if record.replaced_by else ""),
+            (shown(record.expires) or "never")[: None if width >= _WIDE else _DATE_CHARS],
             _limits(record) or "default",
             ", ".join(models) if models is not None else "default",
         ]

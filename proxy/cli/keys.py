@@ -9,21 +9,22 @@ import json
 import os
 import sys
 from collections.abc import Container, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
-from proxy.app.clocks import utc_now
 from proxy.auth import keyedit, keyfile, keywrite
 from proxy.auth.keyfile import KeyFileError
 from proxy.auth.keys import KeyRecord, digest, generate, is_public_id, public_id
 from proxy.cli import keylist, terms
 from proxy.cli.failures import give_up
+from proxy.cli.flags import Command, Group
 
 _PIPE_WIDTH = 10_000
 _PRIVATE, _READABLE = 0o600, 0o644
+_NO_KEY = "no key was made"
 
 _FILE = typer.Option(None, "--file", help="The key file; else the one of PROXY_KEYS_FILE.")
 _ID = typer.Argument(metavar="ID", help="The 8 characters of a key after sk-bw-.")
@@ -35,12 +36,13 @@ _EXPIRES = typer.Option(
 def group() -> typer.Typer:
     """The commands, for the program to take in."""
     commands = typer.Typer(
+        cls=Group,
         help="Make, list and withdraw keys. A running server takes the file's changes by itself.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
     for command in (create, list_, rotate, disable, enable, delete):
-        commands.command(command.__name__.rstrip("_"))(command)
+        commands.command(command.__name__.rstrip("_"), cls=Command)(command)
     return commands
 
 
@@ -53,8 +55,12 @@ def create(
     tpm: str | None = typer.Option(None, metavar="N", help="Tokens a minute."),
     tokens_per_day: str | None = typer.Option(None, metavar="N", help="Tokens a day."),
     concurrency: str | None = typer.Option(None, metavar="N", help="Requests at one moment."),
-    max_prompt_chars: str | None = typer.Option(None, metavar="N", help="Prompt of one request."),
-    max_output_tokens: str | None = typer.Option(None, metavar="N", help="Output of one request."),
+    max_prompt_chars: str | None = typer.Option(
+        None, metavar="N", help="Characters of one prompt, up to PROXY_MAX_PROMPT_CHARS_CEILING."
+    ),
+    max_output_tokens: str | None = typer.Option(
+        None, metavar="N", help="Tokens of one output, up to PROXY_MAX_OUTPUT_TOKENS_CEILING."
+    ),
     readable: bool = typer.Option(
         False,
         "--readable",
@@ -78,23 +84,29 @@ def create(
     problems: list[str] = []
     fields: dict[str, object] = {}
     try:
-        fields = terms.entry(options, utc_now())
+        fields = terms.entry(options, _now())
     except terms.TermsError as exc:
         problems += exc.problems
-    path = _path(file, problems)
-    made: list[str] = []
+    path = _path(file, problems, failed=_NO_KEY)
+    made: list[tuple[str, int]] = []
 
     def add(text: str) -> str:
-        key = generate({record.key_id for record in keyfile.parse(text)})
-        made.append(key)
+        records = keyfile.parse(text)
+        key = generate({record.key_id for record in records})
+        made.append((key, sum(record.name == name for record in records)))
         return keyedit.append(text, {**_identity(key), **fields})
 
-    with _complaining(path):
+    with _complaining(path, _NO_KEY):
         mode = _READABLE if readable else _PRIVATE
         if keywrite.update(path, add, new_mode=mode, create=True):
             who = "everybody" if readable else f"only user {os.geteuid()}"
             _say(f"{path} is new; {who} can read it.")
-    _hand_over(made[-1], name)
+    key, namesakes = made[-1]
+    if namesakes:
+        _say(f"Another key has the name {name}; if this one is in its place: bulwark keys rotate.")
+    if hint := terms.hint(fields):
+        _say(hint)
+    _hand_over(key, name)
 
 
 def list_(
@@ -102,15 +114,19 @@ def list_(
     file: Path | None = _FILE,
 ) -> None:
     """List the keys: ids and terms, no key and no hash."""
-    path = _path(file)
-    with _complaining(path):
-        records = keyfile.read(path)
+    failed = "the keys cannot be listed"
+    path = _path(file, failed=failed)
+    with _complaining(path, failed):
+        text = keyfile.read_text(path)
+        keyfile.check_not_empty(text)
+        records = keyfile.parse(text)
     if as_json:
-        typer.echo(json.dumps(keylist.rows(records, utc_now()), indent=2, ensure_ascii=False))
+        only_ascii = not (sys.stdout.encoding or "").lower().startswith("utf")
+        typer.echo(json.dumps(keylist.rows(records, _now()), indent=2, ensure_ascii=only_ascii))
     else:
         # A pipe has no width: a line that were broken at 80 would hide a value from grep.
-        width = None if sys.stdout.isatty() else _PIPE_WIDTH
-        Console(width=width).print(keylist.table(records, utc_now()))
+        console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+        console.print(keylist.table(records, _now(), width=console.width))
 
 
 def rotate(
@@ -122,14 +138,12 @@ def rotate(
     file: Path | None = _FILE,
 ) -> None:
     """Make a new key on the old one's terms, print it, and let the old one expire."""
-    now = utc_now()
+    now = _now()
     problems: list[str] = []
     until = now
     fields: dict[str, object] = {}
     try:
-        until = (now + terms.duration(overlap)).replace(microsecond=0)
-    except OverflowError:
-        problems.append("--overlap must end before the year 10000")
+        until = (now + terms.overlap(overlap)).replace(microsecond=0)
     except ValueError as exc:
         problems.append(f"--overlap must be {exc}")
     try:
@@ -194,7 +208,7 @@ def _switch(path: Path, key_id: str, *, disabled: bool) -> None:
     with _complaining(path):
         keywrite.update(path, turn)
         record = _record(keyfile.read(path), key_id)
-    _say(f"{_called(record)} is {keylist.status(record, utc_now())}.")
+    _say(f"{_called(record)} is {keylist.status(record, _now())}.")
 
 
 def _no_turn(
@@ -210,7 +224,13 @@ def _no_turn(
     return None
 
 
-def _path(file: Path | None, problems: list[str] | None = None, key_id: str = "") -> Path:
+def _path(
+    file: Path | None,
+    problems: list[str] | None = None,
+    key_id: str = "",
+    *,
+    failed: str = "nothing was changed",
+) -> Path:
     """The key file; gives up with all that is wrong with the command line, if anything is."""
     problems = list(problems or ())
     if key_id and not is_public_id(key_id):
@@ -220,19 +240,19 @@ def _path(file: Path | None, problems: list[str] | None = None, key_id: str = ""
     if given in ("", "."):
         problems.append("no key file: give --file, or set PROXY_KEYS_FILE")
     if problems:
-        give_up("nothing was changed", problems)
+        give_up(failed, problems)
     return Path(given)
 
 
 @contextlib.contextmanager
-def _complaining(path: Path) -> Iterator[None]:
+def _complaining(path: Path, failed: str = "nothing was changed") -> Iterator[None]:
     """Says what is wrong with the file, and exits; then it is as it was."""
     try:
         yield
     except KeyFileError as exc:
-        give_up("nothing was changed", [f"{path}: {error}" for error in exc.errors])
+        give_up(failed, [f"{path}: {error}" for error in exc.errors])
     except KeyError as exc:
-        give_up("nothing was changed", [f"{path}: has no key with the id {exc.args[0]}"])
+        give_up(failed, [f"{path}: has no key with the id {exc.args[0]}"])
     except OSError as exc:
         typer.echo(f"bulwark: {path} was not written: {exc.strerror}", err=True)
         raise typer.Exit(1) from None
@@ -254,7 +274,7 @@ def _identity(key: str) -> dict[str, object]:
 
 def _given(record: KeyRecord) -> dict[str, object]:
     """A key's name and terms, as the file has them."""
-    (row,) = keylist.rows([record], utc_now())
+    (row,) = keylist.rows([record], _now())
     return {
         name: row[name] for name in ("name", "models", *terms.OPTIONS.values()) if name in row
     } | {"expires": record.expires}
@@ -272,6 +292,10 @@ def _hand_over(key: str, name: str) -> None:
 
 def _called(record: KeyRecord) -> str:
     return f"{record.key_id} ({record.name})" if record.name else record.key_id
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _say(text: str) -> None:

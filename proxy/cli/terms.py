@@ -24,6 +24,13 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
+_MAX_OVERLAP = timedelta(days=366)
+_MAX_LIFE = timedelta(days=36_525)
+DEFAULT_OUTPUT_TOKENS = 4_096
+"""That of PROXY_MAX_OUTPUT_TOKENS: it takes long to ask the settings."""
+
+_SHORT_PROMPT_TOKENS = 1_000
+
 _MOMENT = "such as 90d, 24h, 30m or 45s from now, or a date such as 2027-01-31 (of UTC)"
 
 
@@ -75,6 +82,34 @@ def duration(text: str) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
+def overlap(text: str) -> timedelta:
+    """A duration for which two keys in place of one can be meant.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = duration(text)
+    if found > _MAX_OVERLAP:
+        raise ValueError("at most 366d; a key that is to stay needs no rotation")
+    return found
+
+
+def hint(fields: Mapping[str, object]) -> str:
+    """What whoever gives a key these fields may not have thought of; empty if there is nothing."""
+    limits = [
+        limit
+        for name in ("tokens_per_minute", "tokens_per_day")
+        if isinstance(limit := fields.get(name), int)
+    ]
+    room = DEFAULT_OUTPUT_TOKENS + _SHORT_PROMPT_TOKENS
+    if not limits or min(limits) >= room or "max_output_tokens" in fields:
+        return ""
+    return (
+        f"A request that names no max_tokens reserves up to {DEFAULT_OUTPUT_TOKENS:,} tokens "
+        "(PROXY_MAX_OUTPUT_TOKENS), which this key can hardly have: give --max-output-tokens, too."
+    )
+
+
 def moment(text: str, now: datetime) -> datetime:
     """The moment that a duration from now, a date or a time with a zone means.
 
@@ -96,6 +131,8 @@ def moment(text: str, now: datetime) -> datetime:
         raise ValueError(_MOMENT) from None
     if found <= now:
         raise ValueError("in the future")
+    if found - now > _MAX_LIFE:
+        raise ValueError("within 100 years; leave it out for a key that does not expire")
     return found
 
 

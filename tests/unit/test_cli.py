@@ -15,6 +15,7 @@ import pytest
 
 from proxy import __version__
 from proxy.config.describe import descriptions
+from tests.harness.keys import key_file
 
 KEY = "k" * 40
 TIMEOUT_SECONDS = 20
@@ -49,6 +50,43 @@ def test_each_command_has_help(command: str) -> None:
     """And the program lists it."""
     assert command in bulwark("--help").stdout
     assert bulwark(command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["", "check", "demo", "keys", "keys create", "keys list"])
+def test_a_flag_takes_no_value(command: str) -> None:
+    """And its help does not say that it does."""
+    shown = bulwark(*command.split(), "--help").stdout
+    assert "--help" in shown
+    assert "bool" not in shown
+
+
+def test_all_commands_are_listed_though_few_are_read() -> None:
+    """The keys do without what serves, which takes half a second to import."""
+    for command in ("serve", "demo", "check", "capacity", "keys"):
+        assert f" {command} " in bulwark("--help").stdout
+    shown = bulwark("keys", "--help").stdout
+    for command in ("create", "list", "rotate", "disable", "enable", "delete"):
+        assert f" {command} " in shown
+    code = "import sys, proxy.cli, proxy.cli.keys; print(*sys.modules)"
+    run = subprocess.run(  # noqa: S603 - this very Python and the text above
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"fastapi", "uvicorn", "httpx", "pydantic"} & set(run.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "keys list"])
+def test_no_standard_output(command: str) -> None:
+    """Closed as the shell's >&- does it: exit status 2, and no traceback."""
+    run = subprocess.run(  # noqa: S603 - our own command
+        ["/bin/sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "proxy", *command.split()],
+        env=environment(api_keys=KEY),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert run.stderr == "bulwark: not started:\n  standard output is closed\n"
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "demo"])
@@ -121,6 +159,36 @@ def test_check_speaks_json() -> None:
     wrong = json.loads(run.stdout)
     assert (run.returncode, wrong["ok"]) == (2, False)
     assert any("PROXY_MAX_PROMPT_CHARS" in problem for problem in wrong["problems"])
+
+
+def test_check_says_what_keys_are_given_and_do_not_get(tmp_path: Path) -> None:
+    """Here, where nobody has to wait for a request; no name of a model, which may be anything."""
+    terms = 'max_prompt_chars = 10001\nmax_output_tokens = 4096\nmodels = ["a", "canary"]'
+    path, (key,) = key_file(tmp_path, terms)
+    told = (
+        f"max_prompt_chars 10001 of key {key[6:14]} is over PROXY_MAX_PROMPT_CHARS_CEILING (10000), "
+        "which counts"
+    )
+    run = bulwark("check", keys_file=str(path), models="a")
+    assert run.returncode == 0
+    assert [line for line in run.stdout.splitlines() if line.startswith("* ")] == [
+        f"* {told}",
+        f"* models of key {key[6:14]} has 1 that PROXY_MODELS has not",
+    ]
+    assert "canary" not in run.stdout
+    right = {"keys_file": str(path), "max_prompt_chars_ceiling": "10001"}
+    assert json.loads(bulwark("check", "--json", **right).stdout)["warnings"] == []
+    assert "* " not in bulwark("check", **right).stdout
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_key_file_that_is_not_there_says_what_makes_one(command: str, tmp_path: Path) -> None:
+    """For whoever begins; what cannot be read has another reason."""
+    run = bulwark(command, keys_file=str(tmp_path / "keys.toml"))
+    assert run.returncode == 2
+    assert "No such file or directory; bulwark keys create --name NAME --file FILE" in run.stderr
+    run = bulwark(command, keys_file=str(tmp_path))
+    assert (run.returncode, "keys create" in run.stderr) == (2, False)
 
 
 @pytest.fixture
@@ -206,6 +274,7 @@ def test_the_demo_answers_a_chat_through_the_proxy() -> None:
     assert "Is anybody there?" in run.stdout
     assert "came through the proxy" in run.stdout
     key = next(word for word in run.stdout.split() if word.startswith("sk-bw-"))
+    assert f" key_id={key[6:14]} " in run.stderr
     assert f"Authorization: Bearer {key}" in run.stdout
     assert "endpoint=chat.completions status=200 outcome=ok" in run.stderr
     assert key not in run.stderr

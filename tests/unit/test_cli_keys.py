@@ -1,5 +1,6 @@
 """``bulwark keys``: what each command does to the file, and what it prints where."""
 
+import io
 import json
 import os
 import pty
@@ -11,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from proxy.auth import keyfile
 from proxy.auth.keys import KeyRecord, KeyStore, generate, is_public_id
-from proxy.cli import keys, terms
+from proxy.cli import keylist, keys, terms
 from proxy.principal import Allowance
 
 SECONDS = 50
-NOW = datetime(2026, 6, 1, 12, 0, 0, 500_000, tzinfo=UTC)
-WHOLE = NOW.replace(microsecond=0)
 
 TERMS = (
     "--models=small, large --rpm=60 --tpm=1000 --tokens-per-day=2000 --concurrency=3 "
@@ -384,6 +384,113 @@ def test_a_key_that_cannot_be_printed_is_told(path: Path) -> None:
     assert "Traceback" not in run.stderr
 
 
+def test_a_key_that_could_not_be_shown_is_not_made(path: Path) -> None:
+    """Without a standard output nothing is written."""
+    run = subprocess.run(  # noqa: S603 - our own command
+        [
+            "/bin/sh",
+            "-c",
+            'exec "$@" >&-',
+            "sh",
+            *command("create", "--name", "a", "--file"),
+            str(path),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (run.returncode, "standard output is closed" in run.stderr) == (2, True)
+    assert "Traceback" not in run.stderr
+    assert not path.exists()
+
+
+def test_an_output_that_knows_few_characters(path: Path) -> None:
+    """A name is shown as far as it goes; in JSON it is whole."""
+    made(path, name="Zoé")
+    for arguments, shown in (([], "Zo?"), (["--json"], "Zo\\u00e9")):
+        run = subprocess.run(  # noqa: S603 - our own command
+            command("list", *arguments, "--file", str(path)),
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert (run.returncode, run.stderr, shown in run.stdout) == (0, "", True)
+
+
+def test_a_name_that_another_key_has_is_told(path: Path) -> None:
+    """It may be meant; the key is made."""
+    made(path)
+    run = Run(path, "create", "--name", "alice")
+    assert (run.status, "Another key has the name alice" in run.err) == (0, True)
+    assert "Another key" not in Run(path, "create", "--name", "bob").err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param([], False, id="no limit of tokens"),
+        pytest.param(["--tpm=5096"], False, id="one with room for a prompt"),
+        pytest.param(["--tpm=5095"], True, id="one without"),
+        pytest.param(["--tokens-per-day=1000"], True, id="of a day"),
+        pytest.param(["--tpm=5096", "--tokens-per-day=5095"], True, id="the less of two"),
+        pytest.param(["--tpm=1000", "--max-output-tokens=500"], False, id="an output that fits"),
+    ],
+)
+def test_a_limit_that_the_usual_output_does_not_fit_into(
+    path: Path, options: list[str], told: bool
+) -> None:
+    """Most clients name no max_tokens, and all of the default is reserved then."""
+    run = Run(path, "create", "--name", "alice", *options)
+    assert run.status == 0
+    assert ("reserves up to 4,096 tokens" in run.err) is told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "failed"),
+    [
+        pytest.param(["list"], "the keys cannot be listed", id="list"),
+        pytest.param(["create", "--name=a"], "no key was made", id="create"),
+        pytest.param(["disable", "aaaaaaaa"], "nothing was changed", id="disable"),
+    ],
+)
+def test_what_has_failed(path: Path, arguments: list[str], failed: str) -> None:
+    """In the words of the command, whether the file is wrong or there is none."""
+    path.write_text("?")
+    path.chmod(0o600)
+    assert Run(path, *arguments).err.startswith(f"bulwark: {failed}:\n  {path}: is not TOML")
+    run = Run(Path(), *arguments, environ=True)
+    assert run.err.startswith(f"bulwark: {failed}:\n  no key file")
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_file_of_nothing_is_told_as_the_server_does(path: Path, text: str) -> None:
+    """One without keys that says so is a table without rows."""
+    path.write_text(text)
+    path.chmod(0o600)
+    run = Run(path, "list")
+    assert (run.status, run.out) == (2, "")
+    assert f"{path}: is empty, which is taken for a slip" in run.err
+    path.write_text("# nobody\n")
+    assert Run(path, "list").status == 0
+
+
+@pytest.mark.parametrize(("width", "expires"), [(119, "2099-01-31"), (120, "2099-01-31T00:00:00Z")])
+def test_a_table_that_is_narrow(path: Path, width: int, expires: str) -> None:
+    """The date alone, in one piece; and which key is in whose place."""
+    old = made(path, "--expires=2099-01-31")
+    new = Run(path, "rotate", id_of(old), "--overlap=1h").out
+    console = Console(width=width, file=io.StringIO())
+    found = keyfile.read(path)
+    console.print(keylist.table(found, datetime.now(UTC), width=width))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert any(f" {expires} " in line and id_of(new) in line for line in lines)
+    assert any(id_of(old) in line and f"rotating, now {id_of(new)}" in line for line in lines)
+    assert max(map(len, lines)) <= width
+
+
 def test_processes_that_make_keys_at_once_lose_none(path: Path) -> None:
     """Every key that was printed is in the file."""
     runs = [
@@ -416,66 +523,3 @@ def test_ids_that_are_taken_are_not_given_again(
     Run(path, "rotate", id_of(second))
     assert given == [set(), {id_of(first)}, {id_of(first), id_of(second)}]
     assert all(map(is_public_id, records(path)))
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("90d", WHOLE + timedelta(days=90), id="days"),
-        pytest.param("24h", WHOLE + timedelta(hours=24), id="hours"),
-        pytest.param("30m", WHOLE + timedelta(minutes=30), id="minutes"),
-        pytest.param("45s", WHOLE + timedelta(seconds=45), id="seconds"),
-        pytest.param("2w", WHOLE + timedelta(weeks=2), id="weeks"),
-        pytest.param(
-            "2026-06-02", datetime(2026, 6, 2, tzinfo=UTC), id="a date is its first moment"
-        ),
-        pytest.param("2026-06-01", None, id="today began before now"),
-        pytest.param("2026-06-01T12:00:01Z", WHOLE + timedelta(seconds=1), id="a second from now"),
-        pytest.param("2026-06-01T12:00:00Z", None, id="a moment ago"),
-        pytest.param(
-            "2026-06-01T14:00:01+02:00", WHOLE + timedelta(seconds=1), id="in another zone"
-        ),
-        pytest.param("2026-06-02T00:00:00", None, id="a time without a zone"),
-        pytest.param("0", None, id="now"),
-        pytest.param("0d", None, id="no days"),
-        pytest.param("1", None, id="no unit"),
-        pytest.param("1y", None, id="an unknown unit"),
-        pytest.param("1 d", None, id="a space"),
-        pytest.param("-1d", None, id="a day ago"),
-        pytest.param("1.5d", None, id="a fraction"),
-        pytest.param("1d12h", None, id="two durations"),
-        pytest.param("٣d", None, id="other digits"),
-        pytest.param("999999999d", None, id="after the last year"),
-        pytest.param("9999999999d", None, id="a number without end"),
-        pytest.param("9999-12-31T23:59:59-01:00", None, id="the year 10000"),
-        pytest.param("2026-02-30", None, id="no day of any month"),
-        pytest.param("", None, id="nothing"),
-    ],
-)
-def test_moments(text: str, found: datetime | None) -> None:
-    """A duration from now, or a date; a whole second, and in the future."""
-    if found is not None:
-        assert terms.moment(text, NOW) == found
-        return
-    with pytest.raises(ValueError, match=r"such as 90d|in the future"):
-        terms.moment(text, NOW)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        pytest.param("24h", timedelta(hours=24), id="a day"),
-        pytest.param("0", timedelta(0), id="nothing"),
-        pytest.param("0s", timedelta(0), id="nothing, with a unit"),
-        pytest.param("1", None, id="no unit"),
-        pytest.param("", None, id="no number"),
-        pytest.param("2027-01-01", None, id="a date"),
-    ],
-)
-def test_durations(text: str, found: timedelta | None) -> None:
-    """A number and a unit."""
-    if found is not None:
-        assert terms.duration(text) == found
-        return
-    with pytest.raises(ValueError, match="a duration such as"):
-        terms.duration(text)
