@@ -26,10 +26,11 @@ class Busy:
         """There is no place to wait in."""
         return self._overloaded(f"The queue is full: {self.waiting} (PROXY_QUEUE_SIZE).")
 
-    def gave_way(self) -> Overloaded:
+    def gave_way(self, *, stranger: bool) -> Overloaded:
         """There was one, and it is another's now."""
+        whose = "came without a key, as yours did" if stranger else "are yours"
         return self._overloaded(
-            f"The queue is full: {self.waiting} (PROXY_QUEUE_SIZE). Most of them are yours, so that "
+            f"The queue is full: {self.waiting} (PROXY_QUEUE_SIZE). Most of them {whose}, so that "
             "the last of them gave way to somebody who has fewer there."
         )
 

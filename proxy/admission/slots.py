@@ -17,6 +17,7 @@ from proxy.admission.overload import Busy, outgrown, too_large
 from proxy.admission.pace import Pace
 from proxy.admission.parties import Entry, Standing
 from proxy.admission.queue import FairQueue
+from proxy.admission.strangers import is_stranger
 from proxy.errors import ProxyError
 
 Turn = asyncio.Future[ProxyError | None]
@@ -217,7 +218,7 @@ class Slots:
         if leaving is newcomer:
             self._queue.leave(leaving, now)
             raise busy.full()
-        self._refuse(leaving, busy.gave_way())
+        self._refuse(leaving, busy.gave_way(stranger=is_stranger(leaving.account.name)))
 
     def _refuse(self, entry: Entry[Turn], error: ProxyError) -> None:
         self._queue.leave(entry, self._clock())

@@ -13,7 +13,14 @@ from tests.harness.upstream import COMPLETION, ReceivedRequest, Script, response
 
 MODEST = "sk-test-" + "m" * 40
 TWO_KEYS = f"{KEY},{MODEST}"
-WHO = {"g": BEARER, "m": {"Authorization": f"Bearer {MODEST}"}}
+WHO = {
+    "g": BEARER,
+    "m": {"Authorization": f"Bearer {MODEST}"},
+    # Without a key, from three subscribers' networks of one provider, or of one man's /48.
+    "s": {"CF-Connecting-IP": "2001:db8:0:1::7"},
+    "t": {"CF-Connecting-IP": "2001:db8:0:2::7"},
+    "u": {"CF-Connecting-IP": "2001:db8:0:3::7"},
+}
 """Whose key a request carries, by the first letter of its name."""
 
 SECONDS = 20.0
@@ -139,6 +146,23 @@ async def test_a_key_alone_has_all_places(proxy: Launch) -> None:
     clients = await engine.send("g1", "g2", "g3", "g4", "g5")
     assert engine.asked == ["g1", "g2", "g3", "g4"]
     await engine.end(*clients)
+
+
+async def test_strangers_give_way_to_a_key(proxy: Launch) -> None:
+    """From however many networks they come: their turn comes after the key's, having had one."""
+    running = await proxy(
+        allow_anonymous="true",
+        trusted_proxies="127.0.0.1",
+        client_ip_header="CF-Connecting-IP",
+        max_inflight=1,
+        queue_size=2,
+    )
+    engine = Engine(running)
+    clients = await engine.send("s1", "t1", "u1", "g1")
+    await assert_overloaded(running, clients.pop(2), "came without a key", "PROXY_QUEUE_SIZE")
+    assert engine.asked == ["s1"]
+    await engine.end(*clients)
+    assert engine.asked == ["s1", "g1", "t1"]
 
 
 async def test_keys_take_turns(proxy: Launch) -> None:
