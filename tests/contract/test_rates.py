@@ -273,7 +273,7 @@ async def test_no_sdk_sleeps_until_tomorrow(proxy: Launch) -> None:
     """With the day's tokens gone both raise at once; Anthropic's would wait for 20 hours else."""
     front = await proxy(key_tokens_per_day=500, clocks=Clocks(monotonic=Clock()))
     front.upstream.reply = whole(250, 240)
-    await ask(front)
+    await ask(front, max_tokens=240)
     base_url = f"http://127.0.0.1:{front.port}"
     async with (
         asyncio.timeout(10),
