@@ -37,7 +37,7 @@ _REFUSED_PAGES: Mapping[str, str] = {
 
 
 class CannotTell(Exception):  # noqa: N818 - an expected answer is no error
-    """The engine did not say what was asked; the message completes "… cannot be told: "."""
+    """The engine did not say what was asked; the message completes "… cannot be told by ENGINE: "."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
