@@ -27,6 +27,7 @@ IN_FORCE_SECONDS = 2.0
 
 PATIENCE_SECONDS = 20.0
 BAD = "bulwark_keys_file_bad"
+COUNTS = ("added", "removed", "changed")
 
 
 def lines(front: Running, name: str) -> list[dict[str, Any]]:
@@ -326,10 +327,12 @@ async def test_a_hangup_signal_reloads_and_ends_nothing(tmp_path: Path) -> None:
         await client.send(request_bytes("POST", CHAT, {**bearer(old), **JSON}, STREAM_BODY))
         assert (await client.read_head()).status == 200
         running.send_signal(signal.SIGHUP)
-        assert (await until(running, "keys_reloaded"))["keys"] == 1
+        line = await until(running, "keys_reloaded")
+        assert [line[name] for name in ("keys", *COUNTS)] == [1, 0, 0, 0]
         renamed(path, text)
         running.send_signal(signal.SIGHUP)
-        assert (await until(running, "keys_reloaded"))["keys"] == 1
+        line = await until(running, "keys_reloaded")
+        assert [line[name] for name in ("keys", *COUNTS)] == [1, 1, 1, 0]
         emptied(path)
         for _ in range(2):
             running.send_signal(signal.SIGHUP)
@@ -344,6 +347,46 @@ async def test_a_hangup_signal_reloads_and_ends_nothing(tmp_path: Path) -> None:
             assert answer.status == wanted
         running.terminate()
         assert await asyncio.wait_for(running.wait(), 50) == 0
+
+
+async def test_what_keys_are_given_and_do_not_get_is_a_warning(
+    proxy: Launch, tmp_path: Path
+) -> None:
+    """Once at the start and once with other keys; none where all is well."""
+    path, (key,) = key_file(tmp_path, "max_prompt_chars = 10001")
+    front = await proxy(keys_file=path)
+    line = await reloaded(front, name="keys_capped")
+    assert line["level"] == "warning"
+    assert line["problem"] == (
+        f"max_prompt_chars 10001 of key {key[6:14]} is over PROXY_MAX_PROMPT_CHARS_CEILING (10000), "
+        "which counts"
+    )
+    rewritten(path, path.read_text().replace("10001", "10000"))
+    await reloaded(front)
+    rewritten(path, path.read_text().replace("10000", "10002"))
+    await reloaded(front, 2, "keys_capped")
+    assert [line["changed"] for line in lines(front, "keys_reloaded")] == [1, 1]
+    assert len(lines(front, "keys_capped")) == 2
+
+
+def peak_kilobytes(pid: int) -> int:
+    """The most memory that a process had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM")]
+    return int(peak)
+
+
+async def test_24_kilobytes_of_dots_cost_nothing(tmp_path: Path) -> None:
+    """A parser would take 700 MB for them; the file is refused with the line."""
+    path, (key,) = key_file(tmp_path, "")
+    async with upstreams.serve() as upstream, process(path, upstream.url) as (running, client):
+        upstream.reply = [upstreams.response(b"{}")]
+        renamed(path, "# keys\n" + ".".join("a" * 12_000) + " = 1\n")
+        line = await until(running, "keys_not_reloaded")
+        assert "line 2 has names with dots" in line["problem"]
+        answer = await client.request("POST", CHAT, {**bearer(key), **JSON}, CHAT_BODY)
+        assert answer.status == 200
+        assert peak_kilobytes(running.pid) < 200_000
 
 
 async def test_ten_thousand_keys(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """``bulwark keys``: what each command does to the file, and what it prints where."""
 
-import io
 import json
 import os
 import pty
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from proxy.auth import keyfile
 from proxy.auth.keys import KeyRecord, KeyStore, generate, is_public_id
-from proxy.cli import keylist, keys, terms
+from proxy.cli import keys, terms
 from proxy.principal import Allowance
 
 SECONDS = 50
@@ -428,24 +426,10 @@ def test_a_name_that_another_key_has_is_told(path: Path) -> None:
     assert "Another key" not in Run(path, "create", "--name", "bob").err
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        pytest.param([], False, id="no limit of tokens"),
-        pytest.param(["--tpm=5096"], False, id="one with room for a prompt"),
-        pytest.param(["--tpm=5095"], True, id="one without"),
-        pytest.param(["--tokens-per-day=1000"], True, id="of a day"),
-        pytest.param(["--tpm=5096", "--tokens-per-day=5095"], True, id="the less of two"),
-        pytest.param(["--tpm=1000", "--max-output-tokens=500"], False, id="an output that fits"),
-    ],
-)
-def test_a_limit_that_the_usual_output_does_not_fit_into(
-    path: Path, options: list[str], told: bool
-) -> None:
-    """Most clients name no max_tokens, and all of the default is reserved then."""
-    run = Run(path, "create", "--name", "alice", *options)
-    assert run.status == 0
-    assert ("reserves up to 4,096 tokens" in run.err) is told
+def test_a_limit_that_the_usual_output_does_not_fit_into_is_told(path: Path) -> None:
+    """The key is made; see the terms for when."""
+    run = Run(path, "create", "--name", "alice", "--tpm=1000")
+    assert (run.status, "reserves up to 4,096 tokens" in run.err) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -475,20 +459,6 @@ def test_a_file_of_nothing_is_told_as_the_server_does(path: Path, text: str) -> 
     assert f"{path}: is empty, which is taken for a slip" in run.err
     path.write_text("# nobody\n")
     assert Run(path, "list").status == 0
-
-
-@pytest.mark.parametrize(("width", "expires"), [(119, "2099-01-31"), (120, "2099-01-31T00:00:00Z")])
-def test_a_table_that_is_narrow(path: Path, width: int, expires: str) -> None:
-    """The date alone, in one piece; and which key is in whose place."""
-    old = made(path, "--expires=2099-01-31")
-    new = Run(path, "rotate", id_of(old), "--overlap=1h").out
-    console = Console(width=width, file=io.StringIO())
-    found = keyfile.read(path)
-    console.print(keylist.table(found, datetime.now(UTC), width=width))
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert any(f" {expires} " in line and id_of(new) in line for line in lines)
-    assert any(id_of(old) in line and f"rotating, now {id_of(new)}" in line for line in lines)
-    assert max(map(len, lines)) <= width
 
 
 def test_processes_that_make_keys_at_once_lose_none(path: Path) -> None:

@@ -84,6 +84,28 @@ def test_two_keys_in_place_of_one_have_an_end() -> None:
         terms.overlap("367d")
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        pytest.param({}, False, id="no limit of tokens"),
+        pytest.param({"tokens_per_minute": 5096}, False, id="one with room for a prompt"),
+        pytest.param({"tokens_per_minute": 5095}, True, id="one without"),
+        pytest.param({"tokens_per_day": 1000}, True, id="of a day"),
+        pytest.param(
+            {"tokens_per_minute": 5096, "tokens_per_day": 5095}, True, id="the less of two"
+        ),
+        pytest.param(
+            {"tokens_per_minute": 1000, "max_output_tokens": 500}, False, id="an output that fits"
+        ),
+    ],
+)
+def test_a_limit_that_the_usual_output_does_not_fit_into(
+    fields: dict[str, object], told: bool
+) -> None:
+    """Most clients name no max_tokens, and all of the default is reserved then."""
+    assert bool(terms.hint(fields)) is told
+
+
 def test_the_usual_output_is_that_of_the_settings() -> None:
     """Which the command does not read, for that takes long."""
     assert Settings.model_fields["max_output_tokens"].default == terms.DEFAULT_OUTPUT_TOKENS
