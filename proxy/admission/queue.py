@@ -27,6 +27,8 @@ A claim would keep everybody waiting for as long as the longest answer takes, so
   whose first request is long.
 * While its account holds more than an equal part of the cache, it keeps only its own account waiting.
   It is not starved by the rest either, because its own younger requests wait, until it holds little.
+* It comes in its account's turn: when that has just had all of the cache and asks for it again, those
+  who hold nothing and have waited meanwhile go first.
 
 Strangers, of whom one can have any number of addresses, have turns among themselves, and count as
 one account beside those with keys: by how many they hold together when it is about whose turn it is,
@@ -178,6 +180,8 @@ class FairQueue(Generic[T]):
         closed = self._closing.closes(claim is not None, now)
         if claim is None:
             entry = self._in_turn(free_tokens, free_tokens, now)
+        elif (early := self._before(claim, free_tokens, now)) is not None:
+            entry = early
         elif closed and claim.tokens <= free_tokens:
             entry = claim
         else:
@@ -224,6 +228,14 @@ class FairQueue(Generic[T]):
                 for passed in ring.newly_before(account):
                     self._pass_over(passed, now)
             if account is not None:
+                return self._fitting(account, free_tokens, now)
+        return None
+
+    def _before(self, claim: Entry[T], free_tokens: int, now: float) -> Entry[T] | None:
+        """Who holds nothing and has waited for its turn since before the claim's account had one."""
+        for first, ring in self._rings():
+            account = ring.first(free_tokens) if first else None
+            if account is not None and account.turn < claim.account.turn:
                 return self._fitting(account, free_tokens, now)
         return None
 

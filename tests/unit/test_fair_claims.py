@@ -271,7 +271,10 @@ def test_who_holds_much_keeps_only_itself_waiting(held: int, order: str) -> None
     assert desk.serve() == order
     desk.done("a1")
     desk.done(*order.split())
-    assert desk.serve() == "a2"
+    first = desk.serve()
+    assert first == ("a2" if order else "b1")
+    desk.done(first)
+    assert desk.serve().startswith("a2" if not order else "a3")
     desk.end()
 
 
@@ -285,4 +288,31 @@ def test_a_smaller_pool_lets_nobody_in_until_it_fits() -> None:
     assert desk.serve() == ""
     desk.done("a1")
     assert desk.serve() == "b1"
+    desk.end()
+
+
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        pytest.param("b1", "b1", id="who has waited goes first"),
+        pytest.param("b1 b2 c1", "b1 c1", id="each with one, and then it is the claim's turn"),
+        pytest.param("b1 A1", "b1 A1", id="strangers, too"),
+        pytest.param("", "a2", id="nobody has waited"),
+    ],
+)
+def test_a_claim_comes_in_its_accounts_turn(names: str, order: str) -> None:
+    """Who asks for all of it again and again has it in turns with those who ask for little."""
+    desk = Desk(tokens=100)
+    desk.hold("a1", tokens=100)
+    desk.join("a2", tokens=100)
+    assert desk.serve() == ""
+    desk.now += 5
+    desk.join(*names.split(), tokens=5)
+    assert desk.serve() == ""
+    desk.done("a1")
+    desk.join("d1", tokens=5)
+    assert desk.serve() == order
+    if names:
+        desk.done(*order.split())
+        assert desk.serve() == "a2"
     desk.end()

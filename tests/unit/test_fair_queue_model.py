@@ -86,11 +86,17 @@ class Model:
 
     def order(self) -> list[str]:
         """Whose turn it is, and whose then."""
+        accounts = [account for account in self.turns if account != "strangers"]
+        fronts: dict[int, int] = {}
+        for account in accounts:
+            if not stranger(account):
+                turn, held = self.turns[account], self.holds(account)
+                fronts[held] = min(turn, fronts.get(held, turn))
         return sorted(
-            (account for account in self.turns if account != "strangers"),
+            accounts,
             key=lambda account: (
                 self.holds(account),
-                self.turns["strangers" if stranger(account) else account],
+                self.turns["strangers"] if stranger(account) else fronts[self.holds(account)],
                 len(self.held(account)),
                 self.turns[account],
             ),
@@ -121,6 +127,9 @@ class Model:
         if claim is not self.kept_for:
             self.kept_for, self.beside = claim, []
         closed = self.closing.closes(claim is not None, now)
+        early = None if claim is None else self.before(claim, now)
+        if early is not None:
+            return self.serve(early)
         if claim is not None and closed and claim.tokens <= self.free:
             return self.serve(claim)
         for account in self.order():
@@ -135,6 +144,26 @@ class Model:
             self.pass_over(head, now)
         return None
 
+    def before(self, claim: Asked, now: float) -> Asked | None:
+        """Who goes before a claim."""
+        for account in self.order():
+            if self.turns[account] < self.turns[claim.account] and self.holds_nothing(
+                account, claim
+            ):
+                head, *younger = self.of(account)
+                may = [head] if self.claims(head, now) else [head, *younger]
+                for asked in may:
+                    if asked.tokens <= self.free:
+                        if asked is not head:
+                            self.pass_over(head, now)
+                        return asked
+        return None
+
+    def holds_nothing(self, account: str, claim: Asked) -> bool:
+        """As it is seen from where the claim is."""
+        as_one = not stranger(claim.account)
+        return not (self.holds(account) if as_one else len(self.held(account)))
+
     def keeps(self, asked: Asked, now: float) -> bool:
         """Whether others may have to wait for it."""
         accounts = {asked.account for asked in self.waiting + self.holding}
@@ -144,9 +173,7 @@ class Model:
 
     def may_have(self, account: str, claim: Asked, closed: bool) -> int:
         """What an account may have although somebody has a claim."""
-        as_one = not stranger(claim.account)
-        held = self.holds(account) if as_one else len(self.held(account))
-        if not closed and not held:
+        if not closed and self.holds_nothing(account, claim):
             return self.free
         passed = sum(asked.tokens for asked in self.beside)
         return min(self.free, max(0, self.tokens - claim.tokens - passed))
