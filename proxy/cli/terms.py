@@ -29,8 +29,6 @@ _MAX_LIFE = timedelta(days=36_525)
 DEFAULT_OUTPUT_TOKENS = 4_096
 """That of PROXY_MAX_OUTPUT_TOKENS: it takes long to ask the settings."""
 
-_SHORT_PROMPT_TOKENS = 1_000
-
 _MOMENT = "such as 90d, 24h, 30m or 45s from now, or a date such as 2027-01-31 (of UTC)"
 
 
@@ -101,12 +99,14 @@ def hint(fields: Mapping[str, object]) -> str:
         for name in ("tokens_per_minute", "tokens_per_day")
         if isinstance(limit := fields.get(name), int)
     ]
-    room = DEFAULT_OUTPUT_TOKENS + _SHORT_PROMPT_TOKENS
-    if not limits or min(limits) >= room or "max_output_tokens" in fields:
+    if not limits or "max_output_tokens" in fields:
+        return ""
+    half = max(1, min(limits) // 2)
+    if half >= DEFAULT_OUTPUT_TOKENS:
         return ""
     return (
-        f"A request that names no max_tokens reserves up to {DEFAULT_OUTPUT_TOKENS:,} tokens "
-        "(PROXY_MAX_OUTPUT_TOKENS), which this key can hardly have: give --max-output-tokens, too."
+        f"A request that names no max_tokens gets {half:,} tokens of output, half of the limit: "
+        "--max-output-tokens says another number."
     )
 
 

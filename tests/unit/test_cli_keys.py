@@ -429,7 +429,7 @@ def test_a_name_that_another_key_has_is_told(path: Path) -> None:
 def test_a_limit_that_the_usual_output_does_not_fit_into_is_told(path: Path) -> None:
     """The key is made; see the terms for when."""
     run = Run(path, "create", "--name", "alice", "--tpm=1000")
-    assert (run.status, "reserves up to 4,096 tokens" in run.err) == (0, True)
+    assert (run.status, "gets 500 tokens of output" in run.err) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,11 @@ def test_two_keys_in_place_of_one_have_an_end() -> None:
     ("fields", "told"),
     [
         pytest.param({}, False, id="no limit of tokens"),
-        pytest.param({"tokens_per_minute": 5096}, False, id="one with room for a prompt"),
-        pytest.param({"tokens_per_minute": 5095}, True, id="one without"),
+        pytest.param({"tokens_per_minute": 8192}, False, id="half of it is the default"),
+        pytest.param({"tokens_per_minute": 8191}, True, id="half of it is less"),
         pytest.param({"tokens_per_day": 1000}, True, id="of a day"),
         pytest.param(
-            {"tokens_per_minute": 5096, "tokens_per_day": 5095}, True, id="the less of two"
+            {"tokens_per_minute": 8192, "tokens_per_day": 8191}, True, id="the less of two"
         ),
         pytest.param(
             {"tokens_per_minute": 1000, "max_output_tokens": 500}, False, id="an output that fits"
@@ -102,7 +102,7 @@ def test_two_keys_in_place_of_one_have_an_end() -> None:
 def test_a_limit_that_the_usual_output_does_not_fit_into(
     fields: dict[str, object], told: bool
 ) -> None:
-    """Most clients name no max_tokens, and all of the default is reserved then."""
+    """Most clients name no max_tokens, and half of the limit is put in then."""
     assert bool(terms.hint(fields)) is told
 
 
