@@ -82,7 +82,7 @@ class Parts:
     async def tokens(self, _headers: Headers, account: str) -> None:
         """Tokens a minute and a day, and concurrency: reserved, and settled."""
         grant = await self._rates.reserve(account, _ALLOWANCE, 7_096)
-        await self._rates.settle(grant, _USED_TOKENS)
+        self._rates.settle(grant, _USED_TOKENS)
 
     async def estimate(self, _headers: Headers, account: str) -> None:
         """What the prompt is taken for, and what was learnt of it."""
@@ -99,7 +99,7 @@ class Parts:
         principal = self._store.authenticate(credential(headers, Dialect.OPENAI))
         account = principal.key_id
         await self._rates.admit(account, principal.allowance)
-        async with self._gate.hold(account, principal.allowance, _DEMAND) as admitted:
+        async with self._gate.admit(account, principal.allowance, _DEMAND) as admitted:
             admitted.used_tokens = _USED_TOKENS
             self._gate.learn(account, _DEMAND, _PROMPT_TOKENS)
 

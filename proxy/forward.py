@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy import headers
 from proxy.admission.buffers import BufferBudget
-from proxy.admission.gate import Admitted, Demand, Gate
+from proxy.admission.gate import Admission, Demand, Gate
 from proxy.admission.slots import Slots
 from proxy.answer import Answer
 from proxy.context import RequestContext
@@ -165,7 +165,7 @@ class Forward:
             verdict = self._judged(context, endpoint.body, body)
             lifeline.watch(receive)
             demand = _demand(endpoint.body, verdict.cost)
-            async with self._gate.hold(context.account, allowance, demand) as admitted:
+            async with self._gate.admit(context.account, allowance, demand) as admitted:
                 context.queued_seconds = admitted.queued_seconds
                 context.rate_fields = [*context.rate_fields, *admitted.rate_fields]
                 meter = self._meter(endpoint, verdict, allowance)
@@ -201,7 +201,7 @@ class Forward:
         )
 
     def _charge(
-        self, context: RequestContext, admitted: Admitted, demand: Demand, meter: UsageMeter
+        self, context: RequestContext, admitted: Admission, demand: Demand, meter: UsageMeter
     ) -> None:
         """Says everywhere what the request has used, however it ended."""
         usage = meter.usage(admitted.prompt_tokens)

@@ -7,6 +7,7 @@ queue with what it may not have.
 
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 from proxy.admission.estimates import Estimates
 from proxy.admission.kv import TokenBudget
@@ -29,24 +30,6 @@ class Demand:
     text_bytes: int
     media_parts: int
     output_tokens: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Admitted:
-    """A request that may go on.
-
-    Attributes:
-        queued_seconds: How long it waited.
-        rate_fields: What its response says of the key's tokens.
-        prompt_tokens: What its prompt is taken for.
-        used_tokens: What it is charged in the end. Whoever asks the engine says so here; what never
-            got there is charged nothing.
-    """
-
-    queued_seconds: float
-    rate_fields: RawHeaders
-    prompt_tokens: int
-    used_tokens: int = 0
 
 
 class Gate:
@@ -77,8 +60,8 @@ class Gate:
         """Whether anything depends on what prompts really come to."""
         return self._budget is not None and self._budget.limit is not None
 
-    def hold(self, account: str, allowance: Allowance, demand: Demand) -> "Passage":
-        """Holds everything for an ``async with`` block, which it gives an ``Admitted``.
+    def admit(self, account: str, allowance: Allowance, demand: Demand) -> "Admission":
+        """Holds everything for an ``async with`` block.
 
         Raises, on entering:
             RateLimitExceeded: The key has had its tokens, or has as many requests under way as it may.
@@ -87,58 +70,73 @@ class Gate:
             LimitsUnavailable: Nobody can tell what the key has had.
             Overloaded: The queue is full, or the wait has lasted too long.
         """
-        return Passage(self, account, allowance, demand)
-
-    async def enter(self, passage: "Passage") -> Admitted:
-        """Takes all that a passage needs, or nothing."""
-        account, demand = passage.account, passage.demand
         prompt = self._estimates.prompt_tokens(account, demand.text_bytes, demand.media_parts)
         output = demand.output_tokens
-        grant = await self._rates.reserve(account, passage.allowance, prompt + output)
         certain = self._estimates.least_tokens(demand.text_bytes) + output
         place = self._slots.hold(account, prompt + output, at_least=certain, output_tokens=output)
-        try:
-            queued_seconds = await place.__aenter__()
-        except BaseException:
-            await self._rates.settle(grant, 0)
-            raise
-        passage.grant, passage.place = grant, place
-        return Admitted(
-            queued_seconds=queued_seconds, rate_fields=grant.fields, prompt_tokens=prompt
-        )
-
-    async def leave(self, passage: "Passage", used_tokens: int) -> None:
-        """Gives it back. Waits for nobody, so that no cancellation can come between."""
-        try:
-            await passage.place.__aexit__(None, None, None)
-        finally:
-            await self._rates.settle(passage.grant, used_tokens)
+        return Admission(self._rates, place, account, allowance, prompt, prompt + output)
 
     def learn(self, account: str, demand: Demand, prompt_tokens: int) -> None:
         """The engine has said what a prompt really was."""
         self._estimates.learn(account, demand.text_bytes, demand.media_parts, prompt_tokens)
 
 
-class Passage:
-    """One way through the gate and out again. Made by ``Gate.hold``.
+class Admission:
+    """One request on its way through the gate and out again. Made by ``Gate.admit``.
 
     A class and not a generator: entering and leaving that would cost as much as all that is held.
+
+    Attributes:
+        queued_seconds: How long it waited.
+        rate_fields: What its response says of the key's tokens.
+        prompt_tokens: What its prompt is taken for.
+        used_tokens: What it is charged in the end. Whoever asks the engine says so here; what never
+            got there is charged nothing.
     """
 
-    __slots__ = ("_admitted", "_gate", "account", "allowance", "demand", "grant", "place")
+    __slots__ = (
+        "_account",
+        "_allowance",
+        "_grant",
+        "_place",
+        "_rates",
+        "_tokens",
+        "prompt_tokens",
+        "queued_seconds",
+        "rate_fields",
+        "used_tokens",
+    )
 
-    def __init__(self, gate: Gate, account: str, allowance: Allowance, demand: Demand) -> None:
-        self._gate = gate
-        self.account = account
-        self.allowance = allowance
-        self.demand = demand
-        self.grant: Grant
-        self.place: Hold
-        self._admitted: Admitted
+    def __init__(  # noqa: PLR0917 - only the gate makes them, and names cost time
+        self,
+        rates: RateLimits,
+        place: Hold,
+        account: str,
+        allowance: Allowance,
+        prompt_tokens: int,
+        tokens: int,
+    ) -> None:
+        self._rates = rates
+        self._place = place
+        self._account = account
+        self._allowance = allowance
+        self._tokens = tokens
+        self._grant: Grant
+        self.prompt_tokens = prompt_tokens
+        self.queued_seconds = 0.0
+        self.rate_fields: RawHeaders = ()
+        self.used_tokens = 0
 
-    async def __aenter__(self) -> Admitted:
-        self._admitted = await self._gate.enter(self)
-        return self._admitted
+    async def __aenter__(self) -> Self:
+        grant = await self._rates.reserve(self._account, self._allowance, self._tokens)
+        try:
+            self.queued_seconds = await self._place.__aenter__()
+        except BaseException:
+            self._rates.settle(grant, 0)
+            raise
+        self._grant = grant
+        self.rate_fields = grant.fields
+        return self
 
     async def __aexit__(
         self,
@@ -146,4 +144,8 @@ class Passage:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._gate.leave(self, self._admitted.used_tokens)
+        # Neither waits for anybody, so that no cancellation can come between.
+        try:
+            await self._place.__aexit__(exc_type, exc, traceback)
+        finally:
+            self._rates.settle(self._grant, self.used_tokens)

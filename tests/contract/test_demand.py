@@ -1,6 +1,7 @@
 """What a request is taken to need: reserved before the engine is asked."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ async def test_counting_tokens_uses_none(proxy: Launch) -> None:
     ],
 )
 async def test_a_key_with_few_tokens_can_leave_the_bound_out(
-    proxy: Launch, settings: dict[str, int], inserted: int
+    proxy: Launch, settings: dict[str, Any], inserted: int
 ) -> None:
     """It would be refused for ever otherwise: no request of the default size is ever within."""
     front = await proxy(**settings)

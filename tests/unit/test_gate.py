@@ -42,7 +42,7 @@ class Set:
     async def left(self, account: str = "a") -> int:
         """The tokens that this account has left in its minute, by the field of an answer."""
         grant = await self.rates.reserve(account, ALLOWANCE, 0)
-        await self.rates.settle(grant, 0)
+        self.rates.settle(grant, 0)
         return int(dict(grant.fields)[b"x-ratelimit-remaining-tokens"])
 
     async def takes(self, account: str = "a", count: int = 2) -> None:
@@ -51,7 +51,7 @@ class Set:
         with pytest.raises(RateLimitExceeded):
             await self.rates.reserve(account, ALLOWANCE, 0)
         for grant in grants:
-            await self.rates.settle(grant, 0)
+            self.rates.settle(grant, 0)
 
     @property
     def held(self) -> tuple[int, int, int]:
@@ -64,7 +64,7 @@ def test_everything_is_held_for_the_block_and_then_settled() -> None:
 
     async def play() -> None:
         parts = Set()
-        async with parts.gate.hold("a", ALLOWANCE, DEMAND) as admitted:
+        async with parts.gate.admit("a", ALLOWANCE, DEMAND) as admitted:
             assert parts.held == (1, 0, RESERVED)
             assert admitted.prompt_tokens == 100
             assert (b"x-ratelimit-remaining-tokens", b"700") in list(admitted.rate_fields)
@@ -82,7 +82,7 @@ def test_who_never_got_to_the_engine_is_charged_nothing() -> None:
     async def play() -> None:
         parts = Set()
         with pytest.raises(RuntimeError):
-            async with parts.gate.hold("a", ALLOWANCE, DEMAND):
+            async with parts.gate.admit("a", ALLOWANCE, DEMAND):
                 raise RuntimeError
         assert parts.held == (0, 0, 0)
         assert await parts.left() == 1_000
@@ -93,20 +93,20 @@ def test_who_never_got_to_the_engine_is_charged_nothing() -> None:
 
 async def _refused_by_a_full_queue(parts: Set) -> None:
     with pytest.raises(Overloaded):
-        async with parts.gate.hold("a", ALLOWANCE, DEMAND):
+        async with parts.gate.admit("a", ALLOWANCE, DEMAND):
             pytest.fail("there was no slot")
 
 
 async def _too_late(parts: Set) -> None:
     with pytest.raises(Overloaded) as refused:
-        async with parts.gate.hold("a", ALLOWANCE, DEMAND):
+        async with parts.gate.admit("a", ALLOWANCE, DEMAND):
             pytest.fail("there was no slot")
     assert "PROXY_QUEUE_TIMEOUT_SECONDS" in refused.value.message
 
 
 async def _left(parts: Set) -> None:
     async def wait() -> None:
-        async with parts.gate.hold("a", ALLOWANCE, DEMAND):
+        async with parts.gate.admit("a", ALLOWANCE, DEMAND):
             pytest.fail("there was no slot")
 
     task = asyncio.create_task(wait())
@@ -122,7 +122,7 @@ async def _larger_than_the_engine(parts: Set) -> None:
     large = Demand(text_bytes=0, media_parts=0, output_tokens=999)
     parts.budget.set_pool(1_024)
     with pytest.raises(RequestExceedsCapacity):
-        async with parts.gate.hold("a", ALLOWANCE, large):
+        async with parts.gate.admit("a", ALLOWANCE, large):
             pytest.fail("it does not fit")
 
 
@@ -140,7 +140,7 @@ def test_who_gets_no_slot_gets_everything_back(queue_size: int, happens: object)
 
     async def play() -> None:
         parts = Set(max_inflight=1, queue_size=queue_size)
-        async with parts.gate.hold("b", Allowance(), DEMAND):
+        async with parts.gate.admit("b", Allowance(), DEMAND):
             await happens(parts)  # type: ignore[operator] # one of the four above
             assert parts.held == (1, 0, RESERVED)
             assert await parts.left() == 1_000
@@ -154,10 +154,10 @@ def test_what_the_key_may_not_have_takes_no_slot() -> None:
 
     async def play() -> None:
         parts = Set()
-        async with parts.gate.hold("a", ALLOWANCE, DEMAND):
+        async with parts.gate.admit("a", ALLOWANCE, DEMAND):
             large = Demand(text_bytes=0, media_parts=0, output_tokens=800)
             with pytest.raises(RateLimitExceeded):
-                async with parts.gate.hold("a", ALLOWANCE, large):
+                async with parts.gate.admit("a", ALLOWANCE, large):
                     pytest.fail("it has 700 left")
             assert parts.held == (1, 0, RESERVED)
 
@@ -170,13 +170,13 @@ def test_media_and_what_was_learnt_count() -> None:
     async def play() -> None:
         parts = Set()
         seen = Demand(text_bytes=3_000, media_parts=2, output_tokens=0)
-        async with parts.gate.hold("a", Allowance(), seen) as admitted:
+        async with parts.gate.admit("a", Allowance(), seen) as admitted:
             assert admitted.prompt_tokens == 1_000 + 2 * 50
         plain = Demand(text_bytes=3_000, media_parts=0, output_tokens=0)
         parts.gate.learn("a", plain, 3_000)
-        async with parts.gate.hold("a", Allowance(), plain) as admitted:
+        async with parts.gate.admit("a", Allowance(), plain) as admitted:
             assert admitted.prompt_tokens == 3_000
-        async with parts.gate.hold("b", Allowance(), plain) as admitted:
+        async with parts.gate.admit("b", Allowance(), plain) as admitted:
             assert admitted.prompt_tokens == 1_000
 
     warp.run(play())

@@ -145,8 +145,8 @@ async def test_concurrency(rates: RateLimits) -> None:
     assert refused.value.headers == ()
     # Another key is another matter.
     await rates.reserve("other", allowance, 5)
-    await rates.settle(first, 5)
-    await rates.settle(first, 5)
+    rates.settle(first, 5)
+    rates.settle(first, 5)
     await rates.reserve("k", allowance, 5)
     with pytest.raises(RateLimitExceeded):
         await rates.reserve("k", allowance, 5)
@@ -159,7 +159,7 @@ async def test_concurrency_is_the_keys_and_not_the_minutes(rates: RateLimits, cl
     clock.now += 10 * DAY
     with pytest.raises(RateLimitExceeded):
         await rates.reserve("k", allowance, 1)
-    await rates.settle(grant, 1)
+    rates.settle(grant, 1)
     await rates.reserve("k", allowance, 1)
 
 
@@ -173,7 +173,7 @@ async def test_nothing_is_charged_unless_all_is(rates: RateLimits, clock: Clock)
     ):
         name = f"k{account}"
         grant = await rates.reserve(name, allowance, 10)
-        await rates.settle(grant, 10)
+        rates.settle(grant, 10)
         for _ in range(3):
             with pytest.raises(RateLimitExceeded):
                 await rates.reserve(name, allowance, 10)
@@ -220,8 +220,8 @@ async def test_settling_gives_back_what_was_not_used(rates: RateLimits) -> None:
     """A reservation is what may be used, and what is left of it is there at once."""
     allowance = Allowance(tokens_per_minute=100, tokens_per_day=100)
     grant = await rates.reserve("k", allowance, 100)
-    await rates.settle(grant, 30)
-    await rates.settle(grant, 0)  # a second time: as if it had not been said
+    rates.settle(grant, 30)
+    rates.settle(grant, 0)  # a second time: as if it had not been said
     grant = await rates.reserve("k", allowance, 70)
     assert told(grant.fields, "tokens")[1] == "0"
 
@@ -230,7 +230,7 @@ async def test_settling_charges_what_was_used_beyond(rates: RateLimits) -> None:
     """An engine that gave more than was asked for has given it."""
     allowance = Allowance(tokens_per_minute=100)
     grant = await rates.reserve("k", allowance, 10)
-    await rates.settle(grant, 95)
+    rates.settle(grant, 95)
     await rates.reserve("k", allowance, 5)
     with pytest.raises(RateLimitExceeded):
         await rates.reserve("k", allowance, 1)
@@ -246,7 +246,7 @@ async def test_settling_charges_what_was_used_beyond(rates: RateLimits) -> None:
 async def test_figures_that_cannot_be(rates: RateLimits, tokens: int, left: int) -> None:
     """Whatever an upstream says that it has used, the books hold."""
     allowance = Allowance(tokens_per_minute=100)
-    await rates.settle(await rates.reserve("k", allowance, 10), tokens)
+    rates.settle(await rates.reserve("k", allowance, 10), tokens)
     assert (
         told((await rates.reserve("k", allowance, 0)).fields, "tokens")[1] == str(left)
         if (left)
@@ -263,7 +263,7 @@ async def test_late_requests_do_not_pay_for_new_ones(rates: RateLimits, clock: C
     late = await rates.reserve("k", allowance, 100)
     clock.now += 300
     await rates.reserve("k", allowance, 100)
-    await rates.settle(late, 0)
+    rates.settle(late, 0)
     with pytest.raises(RateLimitExceeded):
         await rates.reserve("k", allowance, 1)
 
@@ -275,7 +275,7 @@ async def test_a_request_over_a_turn_gives_back_to_its_own_window(
     allowance = Allowance(tokens_per_minute=100)
     grant = await rates.reserve("k", allowance, 100)
     clock.now += 60
-    await rates.settle(grant, 0)
+    rates.settle(grant, 0)
     await rates.reserve("k", allowance, 100)
 
 
@@ -337,7 +337,7 @@ async def test_without_limits_there_is_nothing_to_tell(rates: RateLimits) -> Non
     assert await rates.admit("k", Allowance()) == []
     grant = await rates.reserve("k", Allowance(), 10**12)
     assert grant == Grant()
-    await rates.settle(grant, 5)
+    rates.settle(grant, 5)
     assert len(books) == 0
     assert (rates.redis_up, rates.failures) == (True, 0)
 
@@ -373,7 +373,7 @@ async def test_strangers_are_bounded_and_keys_are_not(clock: Clock) -> None:
     # The first has used no request that is remembered, but the one that runs is.
     with pytest.raises(RateLimitExceeded):
         await rates.reserve("anonymous 0", allowance, 0)
-    await rates.settle(runs, 0)
+    rates.settle(runs, 0)
     await rates.reserve("anonymous 0", allowance, 0)
     # The last is remembered, and so is each key.
     for account in ("anonymous 99", "k0", "k99"):
@@ -387,7 +387,7 @@ async def test_an_account_that_was_forgotten_is_settled_in_peace(clock: Clock) -
     allowance = Allowance(tokens_per_minute=100)
     forgotten = await rates.reserve("anonymous 1", allowance, 50)
     await rates.reserve("anonymous 2", allowance, 50)
-    await rates.settle(forgotten, 10)
+    rates.settle(forgotten, 10)
     assert told((await rates.reserve("anonymous 2", allowance, 0)).fields, "tokens")[1] == "50"
 
 
@@ -402,7 +402,7 @@ async def test_an_account_that_was_forgotten_is_charged_all_the_same(
     clock.now += 600
     for other in ("k1", "k2", "anonymous 1"):
         await rates.reserve(other, allowance, 1)
-    await rates.settle(long, 90)
+    rates.settle(long, 90)
     assert told((await rates.reserve(account, allowance, 0)).fields, "tokens")[1] == "60"
 
 

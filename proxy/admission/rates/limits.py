@@ -110,7 +110,7 @@ class RateLimits:
             shared = shared or Charge(account, (), 0, [], lease)
         return Grant(wording.fields(ask, decision), local, shared)
 
-    async def settle(self, grant: Grant, tokens: int) -> None:
+    def settle(self, grant: Grant, tokens: int) -> None:
         """Corrects a reservation by what was really used; the request runs no longer.
 
         Waits for nobody, raises nothing, and does it once, however often it is called.

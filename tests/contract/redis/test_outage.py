@@ -115,7 +115,7 @@ async def timed(rates: RateLimits, allowance: Allowance, account: str = "k") -> 
     started = time.monotonic()
     await rates.admit(account, allowance)
     grant = await rates.reserve(account, allowance, 1)
-    await rates.settle(grant, 1)
+    rates.settle(grant, 1)
     return time.monotonic() - started
 
 
@@ -149,7 +149,7 @@ async def test_what_one_settles_the_other_has(make: Make) -> None:
     grant = await one.rates.reserve("k", allowance, 100)
     with pytest.raises(RateLimitExceeded):
         await other.rates.reserve("k", allowance, 1)
-    await one.rates.settle(grant, 10)
+    one.rates.settle(grant, 10)
     await one.shared.flush()
     await other.rates.reserve("k", allowance, 90)
 
@@ -228,7 +228,7 @@ async def test_settling_waits_for_nobody(own_server: Server, make: Make) -> None
     own_server.freeze()
     started = time.monotonic()
     for grant in grants:
-        await proxy.rates.settle(grant, 1)
+        proxy.rates.settle(grant, 1)
     assert time.monotonic() - started < 0.05
     own_server.thaw()
 
@@ -255,7 +255,7 @@ async def test_here_the_same_figures_count_on(own_server: Server, make: Make, ho
     with pytest.raises(RateLimitExceeded, match="concurrency"):
         await proxy.rates.reserve("k", tokens, 0)
     # What Redis has granted ends here as well.
-    await proxy.rates.settle(runs, 10)
+    proxy.rates.settle(runs, 10)
     await proxy.rates.reserve("k", tokens, 30)
     assert proxy.said == [False]
 
@@ -271,7 +271,7 @@ async def test_what_redis_grants_is_counted_here_in_any_case(
         await client.flushall()
     second = await proxy.rates.reserve("k", allowance, 10)
     for grant in (first, second):
-        await proxy.rates.settle(grant, 0)
+        proxy.rates.settle(grant, 0)
     await own_server.kill()
     await proxy.rates.reserve("k", allowance, 10)
     with pytest.raises(RateLimitExceeded):
@@ -294,7 +294,7 @@ async def test_closed(own_server: Server, make: Make) -> None:
         assert (refused.value.status, refused.value.retry_after_seconds) == (503, 5)
     assert await proxy.rates.admit("k", Allowance()) == []
     assert await proxy.rates.reserve("k", Allowance(), 5) == Grant()
-    await proxy.rates.settle(grant, 3)
+    proxy.rates.settle(grant, 3)
     await own_server.start()
     await until(proxy.is_back)
     await proxy.rates.reserve("k", tokens, 1)
@@ -314,7 +314,7 @@ async def test_what_runs_is_renewed(own_server: Server, make: Make) -> None:
     allowance = Allowance(concurrency=3)
     ends = await proxy.rates.reserve("k", allowance, 0)
     await proxy.rates.reserve("k", allowance, 0)
-    await proxy.rates.settle(ends, 0)
+    proxy.rates.settle(ends, 0)
     await proxy.shared.flush()
     before = await leases(own_server)
     assert len(before) == 1
@@ -339,8 +339,8 @@ async def test_what_runs_still_counts_once_redis_is_back(own_server: Server, mak
     await other.rates.reserve("k", allowance, 0)
     with pytest.raises(RateLimitExceeded):
         await other.rates.reserve("k", allowance, 0)
-    await one.rates.settle(before, 0)
-    await one.rates.settle(meanwhile, 0)
+    one.rates.settle(before, 0)
+    one.rates.settle(meanwhile, 0)
     await one.shared.flush()
     assert len(await leases(own_server)) == 1
 
@@ -355,7 +355,7 @@ async def test_what_ended_in_its_absence_is_settled_on_its_return(
     own_server.freeze()
     await one.rates.admit("k", PLENTY)  # notices
     assert one.said == [False]
-    await one.rates.settle(grant, 10)
+    one.rates.settle(grant, 10)
     own_server.thaw()
     await until(one.is_back)
     await one.shared.flush()
@@ -383,7 +383,7 @@ async def test_who_leaves_while_it_is_asked_has_asked_for_nothing(
     for _ in range(20):
         await asyncio.gather(*(ask() for _ in range(30)))
         for grant in granted:
-            await proxy.rates.settle(grant, 0)
+            proxy.rates.settle(grant, 0)
         granted.clear()
         await proxy.shared.flush()
         assert await leases(own_server) == {}
