@@ -178,7 +178,9 @@ def _telling(log: Log, metrics: Metrics) -> Callable[[State, str], None]:
 
     def tell(state: State, reason: str) -> None:
         metrics.upstream_is(state)
-        level: LogLevel = "info" if state.serves else "warning"
+        # Ready, and yet there is something to say: perhaps nobody's engine.
+        well = state is State.SATURATED or (state.serves and not reason)
+        level: LogLevel = "info" if well else "warning"
         log.server("upstream", level=level, state=state.value, reason=reason or None)
 
     return tell

@@ -77,7 +77,8 @@ def rate_limits(settings: Settings, clocks: Clocks, log: Log, metrics: Metrics) 
     def changed(up: bool, why: str) -> None:
         level: LogLevel = "info" if up else "warning"
         event = "redis_back" if up else "redis_away"
-        log.server(event, level=level, why=why or None, until_then=settings.redis_failure)
+        about = {} if up else {"why": why, "until_then": settings.redis_failure}
+        log.server(event, level=level, **about)
 
     url = settings.redis_url
     return rates.build(
