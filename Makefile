@@ -6,7 +6,7 @@
 #   make test-clients   the promises as real clients see them; prints figures (ARGS as above)
 #   make test-live      the promises in front of real engines; prints figures (ARGS as above)
 #   make test-e2e       the containers: a real engine, the real compose files, a fake LAN (as root)
-#   make bench-admission   admission under three times the load of an engine, simulated (9 minutes)
+#   make bench-admission   admission under three times the load of an engine, simulated (5 minutes)
 #   make bench-admission-cost   what admission costs in CPU, with 10,000 keys
 #   make lint     ruff, mypy, the direction of imports, shellcheck, shfmt and hadolint
 #   make format   what can be corrected by itself

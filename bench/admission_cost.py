@@ -94,12 +94,18 @@ class Parts:
         async with self._slots.hold(account, 7_096):
             pass
 
+    async def known(self, _headers: Headers, account: str) -> None:
+        """All of it but authentication, in the order in which requests pass it."""
+        await self._admission(account, _ALLOWANCE)
+
     async def everything(self, headers: Headers, _account: str) -> None:
-        """All of it, in the order in which requests pass it."""
+        """All of it."""
         principal = self._store.authenticate(credential(headers, Dialect.OPENAI))
-        account = principal.key_id
-        await self._rates.admit(account, principal.allowance)
-        async with self._gate.admit(account, principal.allowance, _DEMAND) as admitted:
+        await self._admission(principal.key_id, principal.allowance)
+
+    async def _admission(self, account: str, allowance: Allowance) -> None:
+        await self._rates.admit(account, allowance)
+        async with self._gate.admit(account, allowance, _DEMAND) as admitted:
             admitted.used_tokens = _USED_TOKENS
             self._gate.learn(account, _DEMAND, _PROMPT_TOKENS)
 
@@ -117,6 +123,7 @@ async def measure() -> dict[str, float]:
         "tokens a minute, a day, and concurrency": parts.tokens,
         "estimates": parts.estimate,
         "slot and KV budget": parts.slot,
+        "all of it but authentication": parts.known,
         "all of it": parts.everything,
     }
     best = dict.fromkeys(steps, float("inf"))
