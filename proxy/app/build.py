@@ -18,7 +18,7 @@ from proxy.admission.gate import Gate
 from proxy.admission.kv import TokenBudget
 from proxy.admission.rates import RateLimits
 from proxy.admission.slots import Slots
-from proxy.app import capacity
+from proxy.app import admission
 from proxy.app.clocks import Clocks
 from proxy.app.server import Bulwark
 from proxy.auth import reload
@@ -83,16 +83,16 @@ def build(
     monitor_transport = monitor_transport or transports.build(target)
     log = Log(log_stream, form=settings.log_format, level=settings.log_level, now=clocks.now)
     metrics = Metrics(registry, version=__version__)
-    budget = capacity.token_budget(settings)
-    slots = capacity.slots(settings, clocks, keys=len(keys), budget=budget)
-    listing_slots = capacity.slots(settings, clocks, keys=len(keys), budget=None)
-    buffers = capacity.buffers(settings, len(keys))
+    budget = admission.token_budget(settings)
+    slots = admission.slots(settings, clocks, keys=len(keys), budget=budget)
+    listing_slots = admission.slots(settings, clocks, keys=len(keys), budget=None)
+    buffers = admission.buffers(settings, len(keys))
 
     def share_out() -> None:
-        share = capacity.key_share(settings, len(keys))
+        share = admission.key_share(settings, len(keys))
         slots.share_out(share)
         listing_slots.share_out(share)
-        capacity.share_out_bytes(settings, len(keys), buffers)
+        admission.share_out_bytes(settings, len(keys), buffers)
 
     watch = _watch(settings, keys, log, share_out)
     monitor = Monitor(
@@ -100,7 +100,7 @@ def build(
         target,
         clock=clocks.monotonic,
         health_path="/ready" if settings.engine == "sglang" else "/health",
-        on_reading=capacity.heeding(budget, slots, clocks),
+        on_reading=admission.heeding(budget, slots, clocks),
         on_state=_telling(log, metrics),
         on_ignored=metrics.reading_ignored,
         on_fault=lambda exc: log.server(
@@ -114,7 +114,7 @@ def build(
         metrics=metrics,
         keys=keys,
         watch=watch,
-        rates=capacity.rate_limits(settings, clocks, log, metrics),
+        rates=admission.rate_limits(settings, clocks, log, metrics),
         budget=budget,
         slots=slots,
         listing_slots=listing_slots,

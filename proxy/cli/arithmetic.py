@@ -70,6 +70,10 @@ def _budget(facts: Facts, settings: Settings) -> int | None:
     return budget.limit
 
 
+_BYTES_OF_CHINESE = 3
+"""Of UTF-8 in a character; as of most that are neither Latin, Greek, Cyrillic nor emoji."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """A kind of request; the members as in ``Row``."""
@@ -88,9 +92,11 @@ def _kinds(facts: Facts, settings: Settings) -> Iterator[_Kind]:
     for name, text in (
         ("at the caps", chars),
         ("at the caps, with all the tools", chars + settings.max_schema_chars),
+        # Until a key's first answers tell how many tokens its bytes are, these count as so many.
+        ("at the caps, in Chinese", chars * _BYTES_OF_CHINESE),
     ):
         prompt, certain = estimates.prompt_tokens("", text, 0), estimates.least_tokens(text)
-        how = f"{text:,} characters / 3 + {output:,}"
+        how = f"{text:,} bytes / 3 + {output:,}"
         yield _Kind(name, prompt, output, prompt + output, certain + output, how)
     prompt_seen, output_seen = facts.median_prompt_tokens, facts.median_output_tokens
     if prompt_seen is not None and output_seen is not None:

@@ -212,6 +212,7 @@ def test_the_arithmetic() -> None:
     assert [(row.kind, row.tokens, row.fit, row.admitted) for row in found.rows] == [
         ("at the caps", 3_334 + 4_096, 25, 22),
         ("at the caps, with all the tools", 24_667 + 4_096, 6, 5),
+        ("at the caps, in Chinese", 10_000 + 4_096, 13, 11),
         ("at the median seen", 3_700, 50, 32),
         ("at its full context", 180_000, 1, 1),
     ]
@@ -342,7 +343,7 @@ async def test_the_command() -> None:
         status, said, complained = await run("--max-num-seqs", "8", upstream_url=url)
         assert (status, complained) == (0, "")
         assert "1,048,576 tokens" in said
-        assert "10,000 characters / 3 + 4,096" in said
+        assert "10,000 bytes / 3 + 4,096" in said
         assert "not seen yet" in said
         assert said.endswith("\nTo set:\n\nPROXY_MAX_INFLIGHT=8\n")
         status, said, _ = await run("--upstream", url, "--json", upstream_url="http://nobody:1")

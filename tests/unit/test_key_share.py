@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.app import capacity
+from proxy.app import admission
 from proxy.config import load
 from proxy.errors import ProxyError
 
@@ -22,7 +22,7 @@ KEYS = {"PROXY_API_KEYS": "k" * 32}
 )
 def test_the_share_of_one_key(settings: dict[str, str], keys: int, share: int) -> None:
     """By how many there are, unless it is set."""
-    assert capacity.key_share(load(KEYS | settings), keys) == share
+    assert admission.key_share(load(KEYS | settings), keys) == share
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_share_of_one_key(settings: dict[str, str], keys: int, share: int) -
 def test_the_share_of_memory(settings: dict[str, str], keys: int, own: int, strangers: int) -> None:
     """As of places: whoever has none may still send one request."""
     usual = {"PROXY_MAX_BODY_BYTES": "1024", "PROXY_MAX_BUFFERED_BYTES": "4096"}
-    budget = capacity.buffers(load(KEYS | usual | settings), keys)
+    budget = admission.buffers(load(KEYS | usual | settings), keys)
     for account, most in (("k", own), ("anonymous 192.0.2.7", min(own, strangers))):
         with budget.lease(account) as lease:
             lease.grow(most)
