@@ -14,7 +14,7 @@ from proxy.admission.rates.ledger import Ask, Charge, Decision, charged
 from proxy.admission.rates.memory import MemoryBooks
 from proxy.admission.rates.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
 from proxy.errors import LimitsUnavailable
-from proxy.principal import Allowance
+from proxy.principal import ANONYMOUS, Allowance
 
 # More than any answer has; an upstream that says more is not believed.
 _MAX_TOKENS = 10**10
@@ -71,10 +71,10 @@ class RateLimits:
         if limit is None:
             return []
         ask = _one_request(limit)
-        if self._shared is None:
+        if (books := self._books_of(account)) is None:
             decision = self._local.take(account, ask)
         else:
-            decision, _, _ = await self._take(self._shared, account, ask, "")
+            decision, _, _ = await self._take(books, account, ask, "")
         if decision.refused_by is not None:
             raise wording.exceeded(ask, decision)
         return wording.fields(ask, decision)
@@ -96,16 +96,17 @@ class RateLimits:
             at = next(at for at, limit in enumerate(limits) if tokens > limit)
             raise wording.too_large(meters[at], limits[at], tokens)
         ask = Ask(meters, limits, tokens, allowance.concurrency)
-        lease = self._lease(ask)
+        books = self._books_of(account)
+        lease = _lease(ask, books)
         decision, local, shared = (
             self._take_here(account, ask, lease)
-            if self._shared is None
-            else await self._take(self._shared, account, ask, lease)
+            if books is None
+            else await self._take(books, account, ask, lease)
         )
         if decision.refused_by is not None:
             raise wording.exceeded(ask, decision)
-        if self._shared is not None and lease:
-            self._shared.hold(account, lease)
+        if books is not None and lease:
+            books.hold(account, lease)
             # Redis will hear of it also if it did not grant it, and must hear of its end.
             shared = shared or Charge(account, (), 0, [], lease)
         return Grant(wording.fields(ask, decision), local, shared)
@@ -137,10 +138,10 @@ class RateLimits:
         if self._shared is not None:
             await self._shared.aclose()
 
-    def _lease(self, ask: Ask) -> str:
-        if ask.concurrency is None:
-            return ""
-        return self._shared.lease() if self._shared is not None else "local"
+    def _books_of(self, account: str) -> GuardedBooks | None:
+        """Those that are shared, of a key; of whoever has none, none."""
+        # Their names are addresses of people, as many as the internet has, which Redis would keep.
+        return None if account.startswith(ANONYMOUS) else self._shared
 
     async def _take(
         self, books: GuardedBooks, account: str, ask: Ask, lease: str
@@ -187,6 +188,12 @@ def _limited(allowance: Allowance) -> tuple[tuple[Meter, ...], tuple[int, ...]]:
     if minute is not None:
         return _MINUTE, (minute,)
     return (_DAY, (day,)) if day is not None else ((), ())
+
+
+def _lease(ask: Ask, books: GuardedBooks | None) -> str:
+    if ask.concurrency is None:
+        return ""
+    return books.lease() if books is not None else "local"
 
 
 def build(

@@ -142,6 +142,22 @@ async def test_two_proxies_never_give_more_together(own_server: Server, make: Ma
     assert [proxy.told for proxy in two] == [[], []]
 
 
+async def test_of_strangers_nothing_is_kept_there(own_server: Server, make: Make) -> None:
+    """Their names are addresses. Each proxy counts them by itself, and so twice what one gives."""
+    two = [await make(budget_seconds=PATIENT) for _ in range(2)]
+    allowance = Allowance(requests_per_minute=5, tokens_per_minute=100, concurrency=3)
+    stranger = "anonymous 192.0.2.7"
+
+    def admit(at: int) -> "asyncio.Task[object]":
+        return asyncio.create_task(two[at % 2].rates.admit(stranger, allowance))
+
+    assert await count(40, admit) == 2 * 5
+    grant = await two[0].rates.reserve(stranger, allowance, 10)
+    async with own_server.client() as client:
+        assert await client.keys("*192*") == []
+    two[0].rates.settle(grant, 10)
+
+
 async def test_what_one_settles_the_other_has(make: Make) -> None:
     """What was reserved here and not used is there for requests over there."""
     one, other = [await make(budget_seconds=PATIENT) for _ in range(2)]
