@@ -13,7 +13,7 @@ class Allowance:
     Attributes:
         requests_per_minute: Requests that may begin in one minute.
         tokens_per_minute: Prompt and output together.
-        tokens_per_day: Prompt and output together, in any 24 hours.
+        tokens_per_day: Prompt and output together, in 24 hours as ``admission.rates.window`` counts them.
         concurrency: Requests at one moment; one more is refused, not queued.
         max_prompt_chars: In place of ``PROXY_MAX_PROMPT_CHARS``.
         max_output_tokens: In place of ``PROXY_MAX_OUTPUT_TOKENS``.

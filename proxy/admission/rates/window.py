@@ -2,8 +2,10 @@
 
 What counts is what was charged in the current window, and of the previous one as large a part as
 still lies within one length of the window from now, rounded down: rounded up, a limit of one a
-minute would be one in two. No window ever holds more than the limit, and two numbers are all that is
-kept; a list of what was charged when would be exact in between as well, and grow with each request.
+minute would be one in two. So none of the windows, which stand one after the other, ever holds more
+than the limit; a stretch of the same length that lies across two of them may hold nearly twice that,
+if all was used late in the one and early in the other. Two numbers are all that is kept; a list of
+what was charged when would be exact there too, and grow with each request.
 
 Time is counted in ticks of a tenth of a second. A day has 864,000 of them, so that a tick times
 10,000,000,000 tokens is still exact in Lua, whose only numbers are doubles: ``rates.lua`` is the
