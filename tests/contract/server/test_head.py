@@ -423,7 +423,7 @@ async def test_keep_alive_serves_one_after_the_other(serve: Serve) -> None:
     assert len(app.scopes) == 15
 
 
-async def test_a_client_by_unix_socket_has_no_address(serve: Serve, tmp_path: Path) -> None:
+async def test_a_client_without_an_address_is_unknown(serve: Serve, tmp_path: Path) -> None:
     """It is served and refused like any other."""
     served = await serve(Echo(), linger_seconds=0.1)
     path = str(tmp_path / "socket")
@@ -437,4 +437,4 @@ async def test_a_client_by_unix_socket_has_no_address(serve: Serve, tmp_path: Pa
         await writer.wait_closed()
     server.close()
     assert answered == [b"HTTP/1.1 200 OK", b"HTTP/1.1 400 Bad Request"]
-    assert [client for _, client in served.refusals] == ["unix"]
+    assert [client for _, client in served.refusals] == ["unknown"]
