@@ -6,7 +6,7 @@ from proxy.endpoints import BodyKind
 from proxy.telemetry.usage import Usage, UsageMeter
 from proxy.telemetry.usage.silence import PATIENCE_SECONDS, TOKENS_PER_SECOND
 from tests.harness import usages
-from tests.harness.usages import ROLE, WORDS, chunk, event, sse, usage_chunk
+from tests.harness.usages import ROLE, WORDS, chunk, counted, event, sse, usage_chunk
 
 CHAT, RESPONSES, MESSAGES = BodyKind.CHAT, BodyKind.RESPONSES, BodyKind.MESSAGES
 
@@ -15,7 +15,19 @@ ESTIMATE, BOUND = 7, 10_000
 
 WORD = event(WORDS[0])
 CREATED = usages.VLLM_RESPONSES[: usages.VLLM_RESPONSES.index(b"\n\n") + 2]
+LONG_CREATED = usages.sse(
+    {"type": "response.created", "response": {"instructions": "x" * 100_000}}, names=True
+)
+ADDED = sse({"type": "response.output_item.added", "item": {}}, names=True)
 PING = sse({"type": "ping"}, names=True)
+START = sse({"type": "message_start", "message": {"content": []}}, names=True)
+FILTER = event(chunk() | {"choices": [], "prompt_filter_results": []})
+DONE = b"data: [DONE]\n\n"
+
+
+def running(tokens: int, index: int = 0, **more: str) -> bytes:
+    """An event of a choice with what it has used so far."""
+    return event(chunk({"content": "x"}, index, usage=counted(21, tokens), **more))
 
 
 def charged(
@@ -80,7 +92,14 @@ def charged(
             CHAT, (WORD, 1.0, event(chunk({"content": ""})), 1.0), 1002, id="nor does no text"
         ),
         pytest.param(MESSAGES, (WORD, 2.0, PING, 2.0), 2000, id="nor do pings"),
-        pytest.param(RESPONSES, (CREATED, 3.0), 1500, id="a response that was only created"),
+        pytest.param(RESPONSES, (CREATED, 3.0), 0, id="a response that was only created"),
+        pytest.param(
+            RESPONSES, (LONG_CREATED, 9.0, LONG_CREATED, 9.0), 0, id="so with all its instructions"
+        ),
+        pytest.param(RESPONSES, (CREATED, 9.0, ADDED, 3.0), 1500, id="a response with an item"),
+        pytest.param(MESSAGES, (PING, 3.0), 0, id="a ping before the first event"),
+        pytest.param(MESSAGES, (START, 3.0), 1500, id="a message that was begun"),
+        pytest.param(CHAT, (FILTER, 3.0), 0, id="an event without a choice"),
         pytest.param(CHAT, (WORD, 1.0, b"data: {]}\n\n", 1.0), 502, id="what nobody can read does"),
         pytest.param(CHAT, (WORD, 1.0, b"data: [DONE]\n\n", 1.0), 1001, id="no end of a choice"),
     ],
@@ -114,6 +133,71 @@ def test_what_the_engine_states_counts_whatever_the_silence() -> None:
     """It knows."""
     said = event(usage_chunk(21, 3))
     assert charged(CHAT, WORD, 60.0, WORD, said, 60.0) == Usage(21, 3, estimated=False)
+
+
+@pytest.mark.parametrize("cut", [1, 10**9])
+@pytest.mark.parametrize(
+    ("steps", "sequences", "tokens"),
+    [
+        pytest.param((running(40),), 1, 40, id="just stated"),
+        pytest.param((running(40), 3.0), 1, 1540, id="silent since"),
+        pytest.param((running(40), 3600.0), 1, BOUND, id="no more than was reserved"),
+        pytest.param((running(0), 1.0, running(40), 1.0), 1, 540, id="only since the last"),
+        pytest.param((running(0), 3.0, running(40)), 1, 1502, id="what was silent before it"),
+        pytest.param(
+            (running(5), running(7, 1), 1.0, running(9), 1.0, running(13)),
+            2,
+            13 + 7 + 1000,
+            id="of two, one went on",
+        ),
+        pytest.param((running(5), 1.0), 2, 1005, id="of two, one was never seen"),
+        pytest.param(
+            (running(5), running(7, 1, finish_reason="stop"), 1.0), 2, 1002, id="one has ended"
+        ),
+    ],
+)
+def test_a_running_figure_is_the_least(
+    steps: tuple[bytes | float, ...], sequences: int, tokens: int, cut: int
+) -> None:
+    """Whoever asks for it, and leaves while the engine holds back, has had the rest all the same."""
+    expected = Usage(21, tokens, estimated=True)
+    assert charged(CHAT, *steps, sequences=sequences, cut=cut) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "sequences", "tokens"),
+    [
+        pytest.param((running(4, finish_reason="stop"), 9.0), 1, 4, id="the choice has ended"),
+        pytest.param(
+            (running(4, finish_reason="stop"), running(3, 1, finish_reason="stop"), 9.0),
+            2,
+            7,
+            id="both have",
+        ),
+        pytest.param((running(4), DONE, 9.0), 1, 4, id="all is done"),
+        pytest.param((running(4), event(usage_chunk(21, 5)), 9.0), 1, 5, id="a total"),
+        pytest.param((running(4), event(usage_chunk(21, 5)), 9.0), 2, 5, id="a total of two"),
+    ],
+)
+def test_a_running_figure_is_the_last_at_the_end(
+    steps: tuple[bytes | float, ...], sequences: int, tokens: int
+) -> None:
+    """The engine cannot have gone on."""
+    assert charged(CHAT, *steps, sequences=sequences) == Usage(21, tokens, estimated=False)
+
+
+def test_a_total_of_one_choice_is_not_that_of_two() -> None:
+    """llama.cpp states each; the other one may go on."""
+    first = b"".join(part + b"\n\n" for part in usages.LLAMA_CHAT_TWO.split(b"\n\n")[:4])
+    assert charged(CHAT, first, 1.0, sequences=2).estimated
+    assert charged(CHAT, first, 1.0, sequences=2).completion_tokens >= 500
+    assert charged(CHAT, usages.LLAMA_CHAT_TWO, 9.0, sequences=2) == Usage(21, 7, estimated=False)
+
+
+def test_what_was_cut_breaks_no_silence() -> None:
+    """Nor is there less than none."""
+    assert charged(CHAT, WORD, 1.0, WORD[:-2], end=True).completion_tokens == 502
+    assert charged(CHAT, WORD, 1.0, WORD[:-9], end=True).completion_tokens == 501
 
 
 def test_the_rate_is_beyond_that_of_engines() -> None:

@@ -62,13 +62,6 @@ STATED = [
         (6, 2),
         id="messages, written to a cache",
     ),
-    pytest.param(
-        CHAT,
-        usages.VLLM_CHAT_CONTINUOUS[: usages.VLLM_CHAT_CONTINUOUS.index(b'"z"')],
-        2,
-        (21, 2),
-        id="broken off, with running figures",
-    ),
 ]
 
 

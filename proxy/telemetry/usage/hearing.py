@@ -4,6 +4,7 @@ Each event is parsed, with the few members that matter and their places: a searc
 find them in what a model has written as well, and costs no less (0.4 µs for 219 bytes).
 """
 
+import re
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -33,11 +34,13 @@ class Hearing(Protocol):
         characters: Of generated text so far.
         events: That brought some; an engine that sends each token at once sends one for each.
         depth: At which an event's usage is a member.
+        begun: Whether anything has come that tells of generation: before that, the request waits.
     """
 
     characters: int
     events: int
     depth: int
+    begun: bool
 
     def hear(self, payload: bytes) -> Mark:
         """The data of the next event. Raises ValueError or RecursionError where it cannot be read."""
@@ -95,6 +98,7 @@ class Choices:
         self._said = said
         self.characters = 0
         self.events = 0
+        self.begun = False
         self._unasked = False
 
     def hear(self, payload: bytes) -> Mark:
@@ -111,7 +115,9 @@ class Choices:
             self._said.total(said)
             return Mark.PLAIN if choices is None or self._unasked else Mark.USAGE
         mark = Mark.PLAIN
+        self.begun = True
         for choice in choices:
+            self._said.choice_came(choice.index)
             delta = choice.delta
             if delta is None:
                 text = choice.text
@@ -124,6 +130,7 @@ class Choices:
                 self.events += 1
             if choice.finish_reason:  # some write "" until there is one
                 mark = Mark.END
+                self._said.choice_ended(choice.index)
         if said:
             # Nobody on our account has asked for this one: an engine that states usage unasked
             # would have stated all of it to this client without us.
@@ -137,9 +144,15 @@ class _Response(msgspec.Struct, gc=False):
 
 
 class _ResponseEvent(msgspec.Struct, gc=False):
+    type: Any = None
     delta: Any = None
     response: _Response | None = None
 
+
+# vLLM writes the first and the last of these at once, however long the request has to wait.
+_RESPONSE_WAITS = ("response.created", "response.queued", "response.in_progress")
+
+_WAITS = re.compile(rb"event: ?(?:response\.(?:created|queued|in_progress)|ping)[\r\n]")
 
 _response_event = msgspec.json.Decoder(_ResponseEvent).decode
 
@@ -153,15 +166,18 @@ class Responses:
         self._said = said
         self.characters = 0
         self.events = 0
+        self.begun = False
 
     def hear(self, payload: bytes) -> Mark:
         """See ``Hearing``."""
         event = _response_event(payload)
+        self.begun = self.begun or event.type not in _RESPONSE_WAITS
         if event.delta is not None:
             self.characters += _length(event.delta)
             self.events += 1
         if event.response is not None and (usage := event.response.usage) is not _UNSAID:
-            self._said.part(bytes(usage), final=True)
+            final = event.type not in _RESPONSE_WAITS
+            self._said.part(bytes(usage), final=final)
         return Mark.PLAIN
 
 
@@ -195,10 +211,13 @@ class Messages:
         self._said = said
         self.characters = 0
         self.events = 0
+        self.begun = False
 
     def hear(self, payload: bytes) -> Mark:
         """See ``Hearing``."""
         event = _message_event(payload)
+        # vLLM and llama.cpp begin the message with the first token.
+        self.begun = self.begun or event.type != "ping"
         if event.type == "content_block_delta":
             if (delta := event.delta) is not None:
                 for text in (delta.text, delta.thinking, delta.partial_json):
@@ -210,6 +229,11 @@ class Messages:
         elif event.type == "message_delta" and event.usage is not _UNSAID:
             self._said.part(bytes(event.usage), final=True)
         return Mark.PLAIN
+
+
+def waits(event: bytes) -> bool:
+    """Whether an event that begins so tells that nothing is generated yet; it may be a long one."""
+    return _WAITS.match(event) is not None
 
 
 def _length_of(delta: _Delta) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from proxy.endpoints import BodyKind
-from proxy.telemetry.usage.said import MAX_BELIEVED, Said, Usage
+from proxy.telemetry.usage.said import MAX_BELIEVED, Figures, Said, Usage
 from proxy.telemetry.usage.stream import CHARACTERS_PER_TOKEN, Stream
 from proxy.telemetry.usage.whole import WholeBody
 
@@ -78,7 +78,7 @@ class UsageMeter:
         self._most_stated = self._bound + sequences * _SLACK_TOKENS
         self._most_prompt = most_prompt_tokens
         self._clock = clock
-        self._said = Said(sequences)
+        self._said = Said(sequences, clock)
         self._asked = False
         self._status = 200
         self._stream: Stream | None = None
@@ -122,7 +122,7 @@ class UsageMeter:
         have held back what it had. Of an answer that was to come in one piece and did not, nobody
         knows how far the engine had come. It is charged in full, as it was reserved, which is the
         most that anything is: less would be a way to have long answers worked on for less than they
-        cost, again and again. What the upstream refused, or failed to answer, is free.
+        cost, again and again. A running figure is the least, until the end was seen. What the upstream refused, or failed to answer, is free.
         """
         if not self._asked or self._status not in _SUCCESS or self._kind in _FREE:
             return Usage(0, 0, estimated=False)
@@ -133,13 +133,21 @@ class UsageMeter:
             prompt = None
         if completion is not None and completion > self._most_stated:
             completion = None if said.exact else self._bound
-        estimated = prompt is None or completion is None or not said.exact
+        if completion is not None and not said.over:
+            completion = min(self._bound, max(completion + self._since(said), seen))
+        estimated = prompt is None or completion is None or not (said.exact and said.over)
         if prompt is None:
             prompt = estimated_prompt_tokens
         elif self._kind is BodyKind.COMPLETIONS and said.prompts > prompt:
             # llama.cpp states each of several prompts, and one prompt with each of its choices.
             prompt, estimated = max(prompt, min(said.prompts, estimated_prompt_tokens)), True
         return Usage(prompt, seen if completion is None else completion, estimated)
+
+    def _since(self, said: Figures) -> int:
+        """What may have been generated since running figures were stated."""
+        if self._stream is None:
+            return 0
+        return sum(map(self._stream.tokens_since, said.open_since))
 
     def _seen(self) -> int:
         """Tokens of output, as far as they could be seen, or must be feared."""

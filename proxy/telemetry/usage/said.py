@@ -5,6 +5,7 @@ this answer states worth nothing. Limits are settled from it: one invented trill
 out for a day.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +43,16 @@ class Figures:
         prompts: Of all choices together, where each states its prompt: several prompts, or one that
             is stated several times.
         exact: Whether `completion` is the engine's own.
+        over: Whether the end was seen; else these are running figures, and more may have come since.
+        open_since: For each choice that may go on, when its figure was stated; None is never.
     """
 
     prompt: int | None = None
     completion: int | None = None
     prompts: int = 0
     exact: bool = True
+    over: bool = True
+    open_since: tuple[float | None, ...] = ()
 
 
 class _Counts(msgspec.Struct, gc=False):
@@ -76,6 +81,7 @@ class Said:
     Args:
         sequences: How many choices were asked for: nobody states more totals than that. With none
             there is no output, and engines do not say so.
+        clock: Seconds, monotonic.
 
     Attributes:
         share: Of what part of the output the totals are: this many parts out of that many.
@@ -83,21 +89,29 @@ class Said:
 
     __slots__ = (
         "_by_choice",
+        "_clock",
         "_completion",
+        "_done",
+        "_ended",
         "_generates",
         "_prompt",
+        "_seen",
         "_totals",
         "_unbelievable",
         "sequences",
         "share",
     )
 
-    def __init__(self, sequences: int) -> None:
+    def __init__(self, sequences: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.sequences = max(1, sequences)
         self._generates = sequences > 0
         self.share = (1, 1)
         self._totals: list[tuple[int, int]] = []
-        self._by_choice: dict[int, bytes] = {}
+        self._by_choice: dict[int, tuple[bytes, float]] = {}
+        self._seen: set[int] = set()
+        self._ended: set[int] = set()
+        self._done = False
         self._prompt: int | None = None
         self._completion: int | None = None
         self._unbelievable = False
@@ -112,11 +126,25 @@ class Said:
 
     def of_choice(self, index: object, usage: bytes) -> None:
         """This is stated of what this choice has used so far."""
-        number = index if type(index) is int else 0
+        number = _number(index)
         if len(usage) > _MAX_BYTES or len(self._by_choice) >= _MAX_CHOICES:
             self._unbelievable = True
         else:
-            self._by_choice[number] = usage
+            self._by_choice[number] = usage, self._clock()
+
+    def choice_came(self, index: object) -> None:
+        """Something of this choice has come."""
+        if len(self._seen) < _MAX_CHOICES:
+            self._seen.add(_number(index))
+
+    def choice_ended(self, index: object) -> None:
+        """This choice is complete."""
+        if len(self._ended) < _MAX_CHOICES:
+            self._ended.add(_number(index))
+
+    def done(self) -> None:
+        """The engine says that nothing will follow."""
+        self._done = True
 
     def part(self, usage: bytes, *, final: bool) -> None:
         """This replaces what was stated before, where it states it; only `final` output counts."""
@@ -135,11 +163,29 @@ class Said:
         prompts = [prompt for prompt, _ in stated]
         part, whole = self.share
         completion = -(-sum(completion for _, completion in stated) * whole // part)
-        exact = part == whole
-        return Figures(max(prompts), completion, sum(prompts), exact=exact)
+        over = self._over()
+        return Figures(
+            max(prompts),
+            completion,
+            sum(prompts),
+            exact=part == whole,
+            over=over,
+            open_since=() if over or self._totals else self._open_since(),
+        )
+
+    def _over(self) -> bool:
+        ended = len(self._ended)
+        # llama.cpp's total is of the choice that has just ended, vLLM's of all, that all have ended.
+        return self._done or ended >= self.sequences or (bool(self._totals) and not ended)
+
+    def _open_since(self) -> tuple[float | None, ...]:
+        stated = [at for index, (_, at) in self._by_choice.items() if index not in self._ended]
+        # What came without a figure is charged as what was seen.
+        never_came = self.sequences - len(self._seen | self._by_choice.keys())
+        return (*stated, *[None] * max(0, never_came))
 
     def _of_all_choices(self) -> list[tuple[int, int]]:
-        read = [self._read(usage) for usage in self._by_choice.values()]
+        read = [self._read(usage) for usage, _ in self._by_choice.values()]
         return [
             (prompt, completion)
             for prompt, completion in read
@@ -155,6 +201,10 @@ class Said:
         except (ValueError, RecursionError):
             self._unbelievable = True
             return None, None
+
+
+def _number(index: object) -> int:
+    return index if type(index) is int else 0
 
 
 def _prompt(counts: _Counts) -> int | None:

@@ -17,17 +17,18 @@ PATIENCE_SECONDS = 2.0
 
 
 class Silence:
-    """The silences of one stream, from its first event on: before that, the engine may be at others.
+    """The silences of one stream, from where it generates: before that, the engine may be at others.
 
     Args:
         clock: Seconds, monotonic.
     """
 
-    __slots__ = ("_characters", "_clock", "_ended", "_last", "_past_seconds")
+    __slots__ = ("_characters", "_clock", "_ended", "_first", "_last", "_past_seconds")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._characters = -1
+        self._first: float | None = None
         self._last: float | None = None
         self._past_seconds = 0.0
         self._ended: float | None = None
@@ -39,8 +40,12 @@ class Silence:
             self.broken()
 
     def broken(self) -> None:
-        """Something has come now."""
+        """Something has come now; what is left when the stream is over came before."""
+        if self._ended is not None:
+            return
         now = self._clock()
+        if self._first is None:
+            self._first = now
         if self._last is not None and now - self._last > PATIENCE_SECONDS:
             self._past_seconds += now - self._last
         self._last = now
@@ -53,5 +58,13 @@ class Silence:
         """The most that so many sequences can have brought in the silences, and in the last one."""
         if self._last is None:
             return 0
-        last = (self._clock() if self._ended is None else self._ended) - self._last
+        last = self._now() - self._last
         return int((self._past_seconds + last) * TOKENS_PER_SECOND) * sequences
+
+    def tokens_since(self, then: float | None) -> int:
+        """The most that one sequence can have brought since; None is since the stream's beginning."""
+        then = self._first if then is None else then
+        return 0 if then is None else max(0, int((self._now() - then) * TOKENS_PER_SECOND))
+
+    def _now(self) -> float:
+        return self._clock() if self._ended is None else self._ended

@@ -6,7 +6,7 @@ from contextlib import suppress
 from proxy.endpoints import BodyKind
 from proxy.telemetry.usage.ends import last_objects
 from proxy.telemetry.usage.frames import Frames, Piece, payload
-from proxy.telemetry.usage.hearing import Mark, hearing
+from proxy.telemetry.usage.hearing import Mark, hearing, waits
 from proxy.telemetry.usage.said import Said
 from proxy.telemetry.usage.silence import Silence
 from proxy.telemetry.usage.taking import Taking
@@ -36,6 +36,7 @@ class Stream:
     __slots__ = (
         "_frames",
         "_hearing",
+        "_in_part",
         "_said",
         "_silence",
         "_tail",
@@ -43,6 +44,7 @@ class Stream:
         "_taking",
         "_unread_bytes",
         "_unread_events",
+        "_waits",
     )
 
     def __init__(
@@ -55,6 +57,8 @@ class Stream:
         self._take_out = take_out
         self._taking = Taking()
         self._tail = bytearray()
+        self._in_part = False
+        self._waits = False
         self._unread_bytes = 0
         self._unread_events = 0
 
@@ -70,7 +74,8 @@ class Stream:
             except (ValueError, RecursionError):
                 pass
             else:
-                self._silence.heard(self._hearing.characters)
+                if self._hearing.begun:
+                    self._silence.heard(self._hearing.characters)
                 return self._taking.pass_on(chunk, mark) if self._take_out else chunk
         if b"\r" in chunk:
             return self._note_pieces(chunk)
@@ -105,6 +110,10 @@ class Stream:
         """The most that may have been generated besides, while nothing came."""
         return self._silence.tokens(self._said.sequences)
 
+    def tokens_since(self, then: float | None) -> int:
+        """The same of one choice, since its figure was stated; None is never."""
+        return self._silence.tokens_since(then)
+
     def _piece(self, piece: Piece, part: bytes) -> bytes:
         if piece is Piece.LINE_FEED:
             return self._taking.line_feed()
@@ -122,7 +131,9 @@ class Stream:
             with suppress(ValueError, RecursionError):
                 return self._heard(event[start:])
         data = payload(event)
-        if not data.startswith(b"{"):  # a comment, or [DONE]
+        if not data.startswith(b"{"):  # a comment, or the end
+            if data.startswith(b"[DONE]"):
+                self._said.done()
             return Mark.PLAIN
         try:
             return self._heard(data)
@@ -134,18 +145,24 @@ class Stream:
 
     def _heard(self, data: bytes) -> Mark:
         mark = self._hearing.hear(data)
-        self._silence.heard(self._hearing.characters)
+        if self._hearing.begun:
+            self._silence.heard(self._hearing.characters)
         return mark
 
     def _note_part(self, part: bytes, *, last: bool) -> None:
+        if not self._in_part:
+            # vLLM's first of a response has all instructions and tools in it.
+            self._waits = waits(part)
+        self._in_part = not last
         self._tail += part
         del self._tail[:-TAIL_BYTES]
-        self._unread_bytes += len(part)
-        self._silence.broken()
+        if not self._waits:
+            self._unread_bytes += len(part)
+            self._silence.broken()
         if last:
             members = last_objects(bytes(self._tail), self._hearing.depth)
             if b"usage" in members:
-                self._said.part(members[b"usage"], final=True)
+                self._said.part(members[b"usage"], final=not self._waits)
             self._tail.clear()
 
 
