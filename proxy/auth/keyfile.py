@@ -33,6 +33,8 @@ from proxy.auth import keyfields, keylayout
 from proxy.auth.keys import KeyRecord
 
 MAX_BYTES = 8 * 1024 * 1024
+_MAX_TOLD = 100
+"""Mistakes, of a kind, that are told in full: nobody reads 400,000, and each takes its time."""
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 # Longer than any field of ours and shorter than any key.
@@ -40,11 +42,17 @@ _PRINTABLE_NAME = re.compile(r"[A-Za-z0-9_]{1,20}")
 
 
 class KeyFileError(Exception):
-    """A key file that is not used. ``errors`` has a sentence for each thing wrong with it."""
+    """A key file that is not used.
 
-    def __init__(self, *errors: str) -> None:
+    Attributes:
+        errors: A sentence for each thing wrong with it; of very many the last says how many more.
+        count: How many there are.
+    """
+
+    def __init__(self, *errors: str, untold: int = 0) -> None:
         super().__init__("; ".join(errors))
-        self.errors = errors
+        self.errors = (*errors, f"and {untold:,} more") if untold else errors
+        self.count = len(errors) + untold
 
 
 class UnreadableKeyFileError(KeyFileError):
@@ -112,7 +120,8 @@ def parse(text: str) -> list[KeyRecord]:
     # Its own error is a ValueError, and so is what Python says of a number of 5,000 digits.
     except (ValueError, RecursionError) as exc:
         raise KeyFileError(f"is not TOML: {_where(exc)}") from None
-    errors = [f"has an unknown field {_shown(name)}" for name in document if name != "key"]
+    strangers = [name for name in document if name != "key"]
+    errors = [f"has an unknown field {_shown(name)}" for name in strangers[:_MAX_TOLD]]
     entries = document.get("key", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise KeyFileError(*errors, "has a field 'key' that is not written as [[key]]")
@@ -130,7 +139,10 @@ def parse(text: str) -> list[KeyRecord]:
     mistakes += [_Mistake(numbers[index], name, what) for index, name, what in _repeated(records)]
     if errors or mistakes:
         mistakes.sort(key=lambda mistake: mistake.number)
-        raise KeyFileError(*errors, *_told(mistakes, text, blank, len(entries)))
+        told = mistakes[:_MAX_TOLD]
+        errors += _told(told, text, blank, len(entries))
+        untold = len(strangers) + len(mistakes) - len(errors)
+        raise KeyFileError(*errors, untold=untold)
     return records
 
 

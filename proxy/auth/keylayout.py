@@ -12,6 +12,7 @@ MAX_LINE_CHARS = 50_000
 _MAX_DOTS = 1
 _MAX_DEPTH = 8
 _MAX_PARTS = 400_000
+_MAX_COMMAS = 1_500_000
 # A table of another name is a mistake, and each costs a parser 2 KB.
 _OTHER_TABLE_PARTS = 5
 
@@ -43,8 +44,8 @@ def too_much(text: str, blank: str) -> str | None:
         text: The whole file.
         blank: The same, ``blanked``.
     """
-    if text.count("\n") > MAX_LINES:
-        return f"has more than {MAX_LINES:,} lines"
+    if (why := _too_many(text, blank)) is not None:
+        return why
     for number, line in enumerate(text.split("\n"), 1):
         if len(line) > MAX_LINE_CHARS:
             return f"line {number} has more than {MAX_LINE_CHARS:,} characters"
@@ -61,6 +62,14 @@ def too_much(text: str, blank: str) -> str | None:
         parts += line.count("=") + line.count("[") + line.count("{")
         if parts > _MAX_PARTS:
             return f"up to line {number} it has more than {_MAX_PARTS:,} keys, fields and lists"
+    return None
+
+
+def _too_many(text: str, blank: str) -> str | None:
+    if text.count("\n") > MAX_LINES:
+        return f"has more than {MAX_LINES:,} lines"
+    if blank.count(",") > _MAX_COMMAS:
+        return f"has more than {_MAX_COMMAS:,} items in its lists"
     return None
 
 

@@ -112,7 +112,7 @@ class KeyFileWatch:
             return True
         except KeyFileError as exc:
             self._done = None if isinstance(exc, UnreadableKeyFileError) else look
-            self._refused(_summary(exc.errors), asked=asked)
+            self._refused(_summary(exc.errors, exc.count), asked=asked)
         else:
             # One that was read without having settled is looked at once more.
             self._done = look if settled else None
@@ -144,7 +144,7 @@ class KeyFileWatch:
 
     def _tell_capped(self) -> None:
         if capped := tuple(self._store.capped()):
-            self._on_event(CAPPED, {"keys": self.keys, "problem": _summary(capped)})
+            self._on_event(CAPPED, {"keys": self.keys, "problem": _summary(capped, len(capped))})
 
     def _refused(self, problem: str, *, asked: bool) -> None:
         if problem == self.problem and not asked:
@@ -179,7 +179,7 @@ def _look(path: Path) -> _Look:
     )
 
 
-def _summary(errors: tuple[str, ...]) -> str:
-    """The first of them: a line of the log has an end."""
-    more = len(errors) - _SHOWN_ERRORS
-    return "; ".join(errors[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")
+def _summary(sentences: tuple[str, ...], count: int) -> str:
+    """The first of so many: a line of the log has an end."""
+    more = count - _SHOWN_ERRORS
+    return "; ".join(sentences[:_SHOWN_ERRORS]) + (f"; and {more} more" if more > 0 else "")

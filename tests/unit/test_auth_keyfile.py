@@ -312,3 +312,29 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     """A file of another kind is not guessed at."""
     with pytest.raises(KeyFileError, match="not UTF-8"):
         read(write(tmp_path, b"\xff\xfe\x00k"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "more"),
+    [
+        pytest.param(98, None, id="one hundred, with the two that are missing"),
+        pytest.param(99, "and 1 more", id="one more"),
+        pytest.param(60_000, "and 59,902 more", id="as many as a file may have"),
+    ],
+)
+def test_of_many_mistakes_a_hundred_are_told(fields: int, more: str | None) -> None:
+    """Each with its line, in no more time than the file takes to be read."""
+    text = "[[key]]\n" + "".join(f"f{number} = 1\n" for number in range(fields))
+    with pytest.raises(KeyFileError) as refused:
+        parse(text)
+    told = refused.value.errors
+    assert len(told) == 100 + (more is not None)
+    assert (told[-1] == more) == (more is not None)
+
+
+def test_of_many_tables_that_are_no_keys_a_hundred_are_told() -> None:
+    """Likewise."""
+    with pytest.raises(KeyFileError) as refused:
+        parse("".join(f"f{number} = 1\n" for number in range(1_000)))
+    assert len(refused.value.errors) == 101
+    assert refused.value.errors[-1] == "and 900 more"
