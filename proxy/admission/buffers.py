@@ -34,6 +34,7 @@ class BufferBudget:
         max_bytes: The bound over all leases.
         account_bytes: Over those of one account; None: all.
         strangers_bytes: Over those of all who have no key, whatever their addresses; None: all.
+        stranger_bytes: Over those of one of these; None: as any account.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class BufferBudget:
         *,
         account_bytes: int | None = None,
         strangers_bytes: int | None = None,
+        stranger_bytes: int | None = None,
     ) -> None:
         self._max_bytes = max_bytes
         self._leased_bytes = 0
         self._accounts: dict[str, _Account] = {}
-        self.share_out(account_bytes, strangers_bytes)
+        self.share_out(account_bytes, strangers_bytes, stranger_bytes)
 
     @property
     def leased_bytes(self) -> int:
@@ -58,10 +60,16 @@ class BufferBudget:
         """How many accounts are known because they hold something."""
         return len(self._accounts)
 
-    def share_out(self, account_bytes: int | None, strangers_bytes: int | None) -> None:
+    def share_out(
+        self,
+        account_bytes: int | None,
+        strangers_bytes: int | None,
+        stranger_bytes: int | None = None,
+    ) -> None:
         """So much for each from now on; whoever has more keeps it."""
         self._account_bytes = self._max_bytes if account_bytes is None else account_bytes
         self._strangers_bytes = self._max_bytes if strangers_bytes is None else strangers_bytes
+        self._stranger_bytes = self._account_bytes if stranger_bytes is None else stranger_bytes
 
     def lease(self, account: str, receiving: int | None = None) -> "Lease":
         """A lease of nothing yet. What it has grown to is given back when its block ends.
@@ -95,7 +103,9 @@ class BufferBudget:
                 "(PROXY_MAX_BUFFERED_BYTES). Try again soon.",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        bounds = (self._account_bytes, self._strangers_bytes)
+        is_strangers = len(accounts) > 1
+        own = self._stranger_bytes if is_strangers else self._account_bytes
+        bounds = (own, self._strangers_bytes)
         whose = ("Your requests hold", "Requests without a key hold")
         for account, bound, who in zip(accounts, bounds, whose, strict=False):
             if account.bytes + size > bound:

@@ -65,10 +65,16 @@ def buffers(settings: Settings, keys: int) -> BufferBudget:
 
 
 def share_out_bytes(settings: Settings, keys: int, budget: BufferBudget) -> None:
-    """As with places, and one body always: three quarters where there are several to share them."""
-    total = settings.max_buffered_bytes
-    share = max(settings.max_body_bytes, total * 3 // 4)
-    budget.share_out(total if _is_alone(settings, keys) else share, share if keys else total)
+    """As with places, and one body always: three quarters where there are several to share them.
+
+    A stranger has half of what all of them have, or one of them would be enough to have it all.
+    """
+    total, body = settings.max_buffered_bytes, settings.max_body_bytes
+    share = max(body, total * 3 // 4)
+    strangers = share if keys else total
+    budget.share_out(
+        total if _is_alone(settings, keys) else share, strangers, max(body, strangers // 2)
+    )
 
 
 def rate_limits(settings: Settings, clocks: Clocks, log: Log, metrics: Metrics) -> RateLimits:

@@ -43,13 +43,15 @@ def test_the_share_of_memory(settings: dict[str, str], keys: int, own: int, stra
     """As of places: whoever has none may still send one request."""
     usual = {"PROXY_MAX_BODY_BYTES": "1024", "PROXY_MAX_BUFFERED_BYTES": "4096"}
     budget = admission.buffers(load(KEYS | usual | settings), keys)
-    for account, most in (("k", own), ("anonymous 192.0.2.7", min(own, strangers))):
+    one_stranger = max(strangers // 2, int(settings.get("PROXY_MAX_BODY_BYTES", "1024")))
+    for account, most in (("k", own), ("anonymous 192.0.2.7", one_stranger)):
         with budget.lease(account) as lease:
             lease.grow(most)
             with pytest.raises(ProxyError):
                 lease.grow(1)
     with budget.lease("anonymous 192.0.2.7") as one, budget.lease("anonymous 192.0.2.8") as other:
-        one.grow(min(own, strangers))
-        other.grow(strangers - min(own, strangers))
+        one.grow(one_stranger)
+        # One of them is never enough to keep all others out.
+        other.grow(strangers - one_stranger)
         with pytest.raises(ProxyError):
             other.grow(1)
