@@ -38,6 +38,8 @@ MAX_LISTING_BYTES = 1024 * 1024
 _MOST_TOKENS_PER_BYTE = 4
 _MOST_TOKENS_PER_MEDIA = 65_536
 _TEMPLATE_TOKENS = 4_096
+# What an engine puts around each, which may be empty.
+_MOST_TOKENS_PER_INPUT = 64
 
 
 class Judge(Protocol):
@@ -197,7 +199,7 @@ class Forward:
             take_out=verdict.usage_asked,
             sequences=verdict.cost.sequences,
             output_tokens=verdict.cost.output_tokens,
-            most_prompt_tokens=_most_prompt_tokens(endpoint.body, verdict.cost),
+            most_prompt_tokens=_most_prompt_tokens(verdict.cost),
         )
 
     def _charge(
@@ -329,16 +331,14 @@ def _demand(kind: BodyKind, cost: Cost) -> Demand:
     )
 
 
-def _most_prompt_tokens(kind: BodyKind, cost: Cost) -> int:
+def _most_prompt_tokens(cost: Cost) -> int:
     """More than a prompt can have come to; what states more is a broken engine, not a long prompt."""
-    most = (
+    return (
         _TEMPLATE_TOKENS
         + cost.text_bytes * _MOST_TOKENS_PER_BYTE
         + cost.media_parts * _MOST_TOKENS_PER_MEDIA
+        + cost.inputs * _MOST_TOKENS_PER_INPUT
     )
-    if kind in (BodyKind.RERANK, BodyKind.SCORE):
-        most += cost.text_bytes**2  # one of the two texts is read again with each of the other
-    return most
 
 
 def _filtered(

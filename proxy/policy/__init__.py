@@ -5,7 +5,9 @@ declare ``tools`` dropped them in silence. So the few fields that are governed a
 everything else passes untouched, and counts.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from proxy.endpoints import BodyKind
 from proxy.policy.body import max_structure, parse
@@ -24,6 +26,8 @@ _NONE_OF_ITS_OWN = (None, None, None)
 _MAX_OWN_LIMITS = 1_024
 
 _BYTES_PER_ITEM = 32
+_COMPARED = (("query", "queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
+_BYTES_PER_INPUT = 16  # what begins and ends each is two or three tokens
 _ESCAPE = 2  # \\u0041 counts one character, and makes at most three bytes
 
 
@@ -71,8 +75,9 @@ class Policy:
             cost=Cost(
                 prompt_chars=count.prompt_chars,
                 schema_chars=count.schema_chars,
-                text_bytes=_text_bytes(count, body),
+                text_bytes=_text_bytes(count, body) + _read_again(kind, members),
                 items=count.conversation.items,
+                inputs=len(count.inputs),
                 media_parts=count.conversation.media_parts,
                 sequences=output.sequences,
                 output_tokens=output.tokens,
@@ -111,6 +116,28 @@ def _with_caps(
 def _text_bytes(count: PromptCount, body: bytes) -> int:
     """At most so many bytes of UTF-8 did what counted have; every wide character might be in it."""
     text = count.prompt_chars + count.schema_chars + _BYTES_PER_ITEM * count.conversation.items
+    text += _BYTES_PER_INPUT * len(count.inputs)
     if not body.isascii():
         text += len(body) - len(body.decode())
     return text + _ESCAPE * body.count(b"\\u")
+
+
+def _read_again(kind: BodyKind, members: Mapping[str, Any]) -> int:
+    """Bytes that are read besides: of a text that is compared with each of several."""
+    if kind not in {BodyKind.RERANK, BodyKind.SCORE}:
+        return 0
+    # By all names that engines know: they overlook those of each other.
+    left, right = ([_listed(members.get(name)) for name in side] for side in _COMPARED)
+    return _single_bytes(left) * _besides(right) + _single_bytes(right) * _besides(left)
+
+
+def _single_bytes(values: list[list[str]]) -> int:
+    return sum(len(texts[0].encode()) for texts in values if len(texts) == 1)
+
+
+def _besides(values: list[list[str]]) -> int:
+    return max(0, max(map(len, values)) - 1)
+
+
+def _listed(texts: str | list[str] | None) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts or []

@@ -72,8 +72,10 @@ class Cost:
     Attributes:
         prompt_chars: What counted against the prompt cap.
         schema_chars: What counted against the schema cap.
-        text_bytes: Bytes of UTF-8 in all that counted: prompt, schemas, and 32 for each item.
+        text_bytes: Bytes of UTF-8 in all that counted: prompt, schemas, 32 for each item and 16
+            for each input; what is compared with many texts counts with each.
         items: Messages, input items, parts and tool calls.
+        inputs: Entries of `prompt`, `input` or what is compared.
         media_parts: Images and sounds.
         sequences: Generations asked for; 0 where nothing is generated.
         output_tokens: The most that each sequence may generate.
@@ -83,6 +85,7 @@ class Cost:
     schema_chars: int = 0
     text_bytes: int = 0
     items: int = 0
+    inputs: int = 0
     media_parts: int = 0
     sequences: int = 0
     output_tokens: int = 0

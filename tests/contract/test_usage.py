@@ -1,6 +1,7 @@
 """What a request has used is known to whoever limits it, and its client notices nothing."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -183,6 +184,34 @@ async def test_an_engine_that_boasts_is_not_believed(proxy: Launch, figure: int)
         prompt, completion, source = await used(running, answer)
         assert (prompt < 100, source) == (True, "estimate")
         assert 1 <= completion <= 16
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "stated"),
+    [
+        pytest.param("/v1/embeddings", {"input": [""] * 2048}, 6_144, id="embeddings"),
+        pytest.param(
+            "/v1/rerank", {"query": "x" * 100, "documents": [""] * 2040}, 59_160, id="documents"
+        ),
+        pytest.param("/v1/embeddings", {"input": ""}, 3, id="one"),
+    ],
+)
+async def test_empty_inputs_are_charged(
+    proxy: Launch, path: str, body: dict[str, object], stated: int
+) -> None:
+    """Engines put tokens of their own around each; and where they say nothing, or too much."""
+    running = await proxy(key_tokens_per_minute=LIMIT, endpoints="embeddings,rerank")
+    for said in (stated, None, 10**7):
+        usage = None if said is None else {"prompt_tokens": said, "total_tokens": said}
+        running.upstream.reply = [response(json.dumps({"data": [], "usage": usage}).encode())]
+        answer = await running.ask("POST", path, {**BEARER, **JSON}, json.dumps(body).encode())
+        prompt, completion, source = await used(running, answer)
+        assert completion == 0
+        if said == stated:
+            assert (prompt, source) == (stated, "engine")
+        else:
+            assert source == "estimate"
+            assert stated // 2 <= prompt <= 3 * stated
 
 
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 503])

@@ -8,6 +8,7 @@ from proxy.endpoints import BodyKind
 from proxy.policy import Limits, Policy, Terms
 
 PER_ITEM = 32
+PER_INPUT = 16
 
 
 def text_bytes(content: str, *, ascii_only: bool) -> int:
@@ -44,3 +45,73 @@ def test_tools_count_too() -> None:
     cost = Policy(Limits()).check(BodyKind.CHAT, json.dumps(body).encode(), Terms()).cost
     assert cost.text_bytes == cost.prompt_chars + cost.schema_chars + PER_ITEM * cost.items
     assert cost.schema_chars >= len(json.dumps(tool, separators=(",", ":")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "inputs", "expected"),
+    [
+        pytest.param(BodyKind.EMBEDDINGS, {"input": "xy"}, 1, PER_INPUT + 2, id="a text"),
+        pytest.param(
+            BodyKind.EMBEDDINGS, {"input": [""] * 2048}, 2048, 2048 * PER_INPUT, id="empty texts"
+        ),
+        pytest.param(BodyKind.EMBEDDINGS, {"input": [[]] * 9}, 9, 9 * PER_INPUT, id="no ids"),
+        pytest.param(
+            BodyKind.COMPLETIONS, {"prompt": ["", "x"]}, 2, 2 * PER_INPUT + 1, id="prompts"
+        ),
+        pytest.param(
+            BodyKind.RERANK,
+            {"query": "x" * 50, "documents": [""] * 100},
+            101,
+            101 * PER_INPUT + 100 * 50,
+            id="a query is read with each document",
+        ),
+        pytest.param(
+            BodyKind.RERANK,
+            {"query": "x" * 50, "documents": ["yy"]},
+            2,
+            2 * PER_INPUT + 50 + 2,
+            id="with one",
+        ),
+        pytest.param(
+            BodyKind.RERANK,
+            {"query": "x" * 50, "documents": []},
+            1,
+            PER_INPUT + 50,
+            id="with none",
+        ),
+        pytest.param(
+            BodyKind.SCORE,
+            {"text_1": ["y", "z"], "text_2": "x" * 50},
+            3,
+            3 * PER_INPUT + 2 + 2 * 50,
+            id="as the other one of a score",
+        ),
+        pytest.param(
+            BodyKind.SCORE,
+            {"data_1": ["yy", "zz"], "data_2": ["a", "b"]},
+            4,
+            4 * PER_INPUT + 6,
+            id="pairs",
+        ),
+        pytest.param(
+            BodyKind.RERANK,
+            {"query": "x" * 50, "text_1": "", "documents": ["a", "b"]},
+            4,
+            4 * PER_INPUT + 50 + 2 + 50,
+            id="beside a name that the engine overlooks",
+        ),
+        pytest.param(
+            BodyKind.RERANK,
+            {"query": "漢", "documents": ["a", "b"]},
+            3,
+            3 * PER_INPUT + 3 + 2 + 3,
+            id="of wide characters",
+        ),
+    ],
+)
+def test_each_input_is_something(
+    kind: BodyKind, body: dict[str, object], inputs: int, expected: int
+) -> None:
+    """Engines put tokens of their own around each, and read what is compared again and again."""
+    cost = Policy(Limits()).check(kind, json.dumps(body).encode(), Terms()).cost
+    assert (cost.inputs, cost.text_bytes) == (inputs, expected)
