@@ -188,6 +188,9 @@ class FairQueue(Generic[T]):
             beside = max(limit_tokens - claim.tokens - self._passed_tokens, 0)
             beside = min(beside, free_tokens)
             entry = self._in_turn(beside if closed else free_tokens, beside, now)
+            if entry is None and claim.tokens <= free_tokens:
+                # Its account holds something, and nobody is there who is to go before it.
+                entry = claim
         if entry is not None:
             self._serve(entry)
         return entry

@@ -95,6 +95,33 @@ def test_a_claim_closes_for_some_time_and_opens_again(seconds: float, order: str
     desk.end()
 
 
+@pytest.mark.parametrize(
+    ("held", "waiting", "order"),
+    [
+        pytest.param(10, "", "a2", id="nobody else is there"),
+        pytest.param(10, "c1", "c1", id="somebody who holds nothing goes first"),
+        pytest.param(10, "b2", "a2", id="who holds something, and does not fit beside, does not"),
+        pytest.param(41, "", "", id="it does not fit"),
+    ],
+)
+def test_a_claim_that_fits_is_met_while_it_is_open(held: int, waiting: str, order: str) -> None:
+    """What nobody else may have is not left free, although its account holds something."""
+    desk = Desk(tokens=100)
+    desk.hold("a1", tokens=10)
+    desk.hold("z1", tokens=50)
+    desk.hold("b1", tokens=held - 10)
+    desk.join("a2", tokens=60)
+    desk.serve()
+    for seconds in (5, 5):
+        desk.now += seconds
+        desk.serve()
+    assert desk.queue.closed_until is None
+    desk.join(*waiting.split(), tokens=41)
+    desk.done("z1")
+    assert desk.serve() == order
+    desk.end()
+
+
 def test_claims_in_turns_close_for_no_longer_than_one() -> None:
     """Keys that take turns in claiming keep somebody with little out for half of the time at most."""
     desk = Desk(tokens=100)

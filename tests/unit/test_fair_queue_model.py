@@ -142,6 +142,8 @@ class Model:
                         self.pass_over(head, now)
                     return self.serve(asked)
             self.pass_over(head, now)
+        if claim is not None and claim.tokens <= self.free:
+            return self.serve(claim)
         return None
 
     def before(self, claim: Asked, now: float) -> Asked | None:
@@ -242,7 +244,11 @@ class Twins:
         """One step, and everybody whose turn it is then."""
         model, queue = self.model, self.queue
         if what == "later":
+            due, waiting = queue.closed_until, len(queue)
             self.now += number
+            self.serve()
+            # Time alone lets nobody in of whom the queue has not said when.
+            assert len(queue) == waiting or (due is not None and due <= self.now)
         elif what == "join":
             self.join(Asked(NAMES[number], tokens))
         elif what == "done" and model.holding:

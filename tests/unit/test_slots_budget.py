@@ -192,6 +192,23 @@ def test_who_is_kept_waiting_by_a_claim_gets_in_after_five_seconds() -> None:
     warp.run(play())
 
 
+def test_a_claim_that_fits_while_claims_rest() -> None:
+    """It is served when there is room, without anybody waking it, and not refused in the end."""
+
+    async def play() -> None:
+        async with opened(House()) as house:
+            await house.come("a1", tokens=90)
+            await house.come("z1", tokens=450)
+            await house.come("a2", tokens=540)
+            await asyncio.sleep(6)
+            await house.come("y1", tokens=0)
+            await asyncio.sleep(5.5)
+            await house.go("z1", "y1")
+            assert house.inside == ["a1", "a2"]
+
+    warp.run(play())
+
+
 def test_a_pool_that_grows_and_shrinks_unnoticed() -> None:
     """Who came when it was larger is looked at when it has become smaller than it was then."""
 
