@@ -12,7 +12,8 @@ from typing import Generic, Protocol, TypeVar
 UNBOUNDED = 2**62
 """More than anybody needs: what is free where nothing is limited."""
 
-_GONE = 2**63
+ABSENT = 2**63
+"""The need of one that keeps its place but is not to be found there."""
 
 
 class Placed(Protocol):
@@ -66,11 +67,15 @@ class Lineup(Generic[T]):
         """Takes an item out, wherever it stands."""
         self._items[item.place] = None
         self.count -= 1
-        self._set(item.place, _GONE)
+        self._set(item.place, ABSENT)
 
     def change(self, item: T, need: int) -> None:
         """Gives an item another need in its old place."""
         self._set(item.place, need)
+
+    def name_again(self, item: T) -> None:
+        """Has ``newly_before`` name this one once more, and whoever stands behind it."""
+        self._seen = min(self._seen, item.place)
 
     def front(self) -> T | None:
         """Whoever came first of all."""
@@ -136,7 +141,7 @@ class Lineup(Generic[T]):
         self._end = len(there)
         self._front = 0
         self._items: list[T | None] = [item for item, _ in there]
-        self._least = [_GONE] * (2 * self._size)
+        self._least = [ABSENT] * (2 * self._size)
         for place, (item, need) in enumerate(there):
             item.place = place
             self._set(place, need)

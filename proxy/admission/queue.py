@@ -6,12 +6,14 @@ everybody as many requests, and so the engine to whoever's are long: of four key
 beside one key's long ones at four slots, a twelfth waited in vain that way, and next to none do now.
 Who holds more than others waits as long as they keep coming, but not empty-handed.
 
-Three rules go beyond turns:
+Four rules go beyond turns:
 
 * An account holds at most its share of the slots. What it asks beyond waits and is in nobody's way.
 * When the queue is full, the youngest of the account that waits with the most gives way, to an
   account that waits with fewer even with the newcomer counted: otherwise the two would take turns in
   throwing each other out.
+* A key that waits no more without having been served keeps its place for half a minute, as it would
+  if it had others waiting: otherwise those with several got ahead of those with one at every time-out.
 * What does not fit into the free part of the engine's cache is passed over by what does, its own
   account's younger requests too, but only for so long. After that it has a *claim*: whatever comes
   free is kept for it until it fits. Two claims are met in the order in which their turn had come.
@@ -40,7 +42,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from proxy.admission.closing import Closing
-from proxy.admission.lineup import Lineup
+from proxy.admission.lineup import ABSENT, Lineup
 from proxy.admission.parties import Account, Entry, Side, Standing
 from proxy.admission.strangers import is_stranger
 
@@ -48,6 +50,9 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 5.0
 """How long what does not fit is passed over, and for how long in a row it may keep others out."""
+
+REMEMBERED_SECONDS = 30.0
+"""For how long a key that waits no more keeps its place among those that hold nothing."""
 
 _RING_PLACES = 64
 
@@ -71,6 +76,8 @@ class FairQueue(Generic[T]):
         self._share = share
         self._patience_seconds = patience_seconds
         self._accounts: dict[str, Account[T]] = {}
+        # Those that keep a place without waiting, and since when; they are none of the accounts.
+        self._absent: OrderedDict[str, tuple[Account[T], float]] = OrderedDict()
         self._keys: Side[T] = Side()
         self._strangers: Side[T] = Side()
         self._turns = 0
@@ -130,6 +137,7 @@ class FairQueue(Generic[T]):
 
     def join(self, name: str, tokens: int, now: float) -> Entry[T]:
         """A request that waits, at the end of its account's."""
+        self._forget_absent(now)
         account = self._account(name)
         if account.waiting is None:
             account.waiting = Lineup()
@@ -163,8 +171,14 @@ class FairQueue(Generic[T]):
         if entry.passed_over is not None:
             # Its account's turn had come, and is now the next one's.
             self._pass_over(account, now)
-        self._line_up(account)
+        if account.waits or account.held or account.rank is None or account.side is not self._keys:
+            self._line_up(account)
+        else:
+            # Whoever has several waiting keeps its place when one gives up; so whoever has one.
+            account.side.rings[account.rank].change(account, ABSENT)
+            self._absent[account.name] = account, now
         self._forget(account)
+        self._forget_absent(now)
 
     def next(self, free_tokens: int, limit_tokens: int, now: float) -> Entry[T] | None:
         """Gives a free slot to whoever is to have it; None leaves it free.
@@ -174,6 +188,7 @@ class FairQueue(Generic[T]):
             limit_tokens: What there is of it when nobody holds any.
             now: The time.
         """
+        self._forget_absent(now)
         self._let_claim(now)
         claim = self._claim(limit_tokens) if self._claims else None
         self._keep_for(claim)
@@ -193,6 +208,7 @@ class FairQueue(Generic[T]):
                 entry = claim
         if entry is not None:
             self._serve(entry)
+            self._forget_absent(now)
         return entry
 
     def done(self, entry: Entry[T]) -> None:
@@ -214,8 +230,13 @@ class FairQueue(Generic[T]):
     def _account(self, name: str) -> Account[T]:
         account = self._accounts.get(name)
         if account is None:
-            side = self._strangers if is_stranger(name) else self._keys
-            account = self._accounts[name] = Account(name, side)
+            if name in self._absent:
+                account, _ = self._absent.pop(name)
+                if account.rank is not None:
+                    account.side.rings[account.rank].name_again(account)
+            else:
+                account = Account(name, self._strangers if is_stranger(name) else self._keys)
+            self._accounts[name] = account
         return account
 
     def _next_turn(self) -> int:
@@ -365,3 +386,12 @@ class FairQueue(Generic[T]):
     def _forget(self, account: Account[T]) -> None:
         if not account.held and not account.waits:
             del self._accounts[account.name]
+
+    def _forget_absent(self, now: float) -> None:
+        """Where nobody waits, a place is worth nothing."""
+        while self._absent:
+            name, (account, since) = next(iter(self._absent.items()))
+            if self._waiting and now - since < REMEMBERED_SECONDS:
+                return
+            del self._absent[name]
+            self._line_up(account)

@@ -172,3 +172,49 @@ def test_strangers_have_turns_as_one(held: str, waiting: str, order: str) -> Non
     desk.join(*waiting.split())
     assert desk.serve() == order
     desk.end()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "order"),
+    [
+        pytest.param(29.9, "a2 b2 c1", id="soon: where it was"),
+        pytest.param(30.0, "b2 c1 a2", id="half a minute later: at the end"),
+    ],
+)
+def test_who_has_given_up_keeps_its_place(seconds: float, order: str) -> None:
+    """As a key does that has another waiting: those with several must not get ahead of it for that."""
+    desk = Desk()
+    desk.join("a1", "b1", "b2")
+    desk.leave("a1", "b1")
+    desk.join("c1")
+    desk.now += seconds
+    desk.join("a2")
+    assert desk.serve() == order
+    desk.end()
+
+
+def test_who_gives_up_where_nobody_else_waits_keeps_nothing() -> None:
+    """A place before nobody is none."""
+    desk = Desk()
+    desk.join("a1")
+    desk.leave("a1")
+    assert desk.queue._keys.rings == {}
+    desk.join("b1", "a2")
+    assert desk.serve() == "b1 a2"
+    desk.end()
+
+
+def test_a_place_that_is_kept_is_passed_over_like_others() -> None:
+    """Its turn comes while it is away; once it is back, what does not fit gets its claim in time."""
+    desk = Desk(tokens=100)
+    desk.hold("z1", tokens=60)
+    desk.join("a1", "b1", tokens=95)
+    assert desk.serve() == ""
+    desk.leave("a1")
+    desk.serve()
+    desk.join("a2", tokens=95)
+    assert desk.serve() == ""
+    assert desk.entries["a2"].passed_over == desk.now
+    desk.done("z1")
+    assert desk.serve() == "a2"
+    desk.end()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.admission.closing import Closing
 from proxy.admission.parties import Entry
-from proxy.admission.queue import FairQueue
+from proxy.admission.queue import REMEMBERED_SECONDS, FairQueue
 
 PATIENCE = 5
 
@@ -39,6 +39,7 @@ class Model:
     waiting: list[Asked] = field(default_factory=list)
     holding: list[Asked] = field(default_factory=list)
     turns: dict[str, int] = field(default_factory=dict)
+    absent: dict[str, float] = field(default_factory=dict)
     now_serving: int = 0
     passed_over: list[Asked] = field(default_factory=list)
     kept_for: Asked | None = None
@@ -61,18 +62,28 @@ class Model:
     def line_up(self) -> None:
         """Whoever waits and is below its share has its turn after those who do already."""
         may = {a.account for a in self.waiting if len(self.held(a.account)) < self.share}
-        self.turns = {who: turn for who, turn in self.turns.items() if who in may | {"strangers"}}
+        kept = may | {"strangers"} | set(self.absent)
+        self.turns = {who: turn for who, turn in self.turns.items() if who in kept}
         for account in dict.fromkeys(asked.account for asked in self.waiting):
             if account in may and account not in self.turns:
                 self.turns[account] = self.number()
+
+    def forget(self, now: float) -> None:
+        """Nobody keeps a place for ever, nor where nobody waits."""
+        for account, since in list(self.absent.items()):
+            if not self.waiting or now - since >= REMEMBERED_SECONDS:
+                del self.absent[account]
+        self.line_up()
 
     def number(self) -> int:
         """The next of all numbers."""
         self.now_serving += 1
         return self.now_serving
 
-    def join(self, asked: Asked) -> None:
+    def join(self, asked: Asked, now: float) -> None:
         """Waits; with the first stranger, all of them."""
+        self.forget(now)
+        self.absent.pop(asked.account, None)
         if stranger(asked.account) and not any(stranger(a.account) for a in self.waiting):
             self.turns["strangers"] = self.number()
         self.waiting.append(asked)
@@ -93,7 +104,7 @@ class Model:
                 turn, held = self.turns[account], self.holds(account)
                 fronts[held] = min(turn, fronts.get(held, turn))
         return sorted(
-            accounts,
+            (account for account in accounts if account not in self.absent),
             key=lambda account: (
                 self.holds(account),
                 self.turns["strangers"] if stranger(account) else fronts[self.holds(account)],
@@ -109,7 +120,10 @@ class Model:
             self.passed_over.remove(asked)
             for heir in self.of(asked.account)[:1]:
                 self.pass_over(heir, now)
-        self.line_up()
+        account = asked.account
+        if not stranger(account) and not self.of(account) and not self.held(account):
+            self.absent[account] = now
+        self.forget(now)
 
     def pass_over(self, asked: Asked, now: float) -> None:
         """Its turn has come, and it does not fit."""
@@ -123,6 +137,13 @@ class Model:
 
     def next(self, now: float) -> Asked | None:
         """Who gets a free slot."""
+        self.forget(now)
+        asked = self.choose(now)
+        self.forget(now)
+        return asked
+
+    def choose(self, now: float) -> Asked | None:
+        """Who gets it, of those that wait."""
         claim = next((asked for asked in self.passed_over if self.keeps(asked, now)), None)
         if claim is not self.kept_for:
             self.kept_for, self.beside = claim, []
@@ -224,7 +245,7 @@ STEPS = st.lists(
         st.tuples(st.just("join"), st.integers(0, 4), st.integers(0, 60)),
         st.tuples(st.just("done"), st.integers(0, 50), st.just(0)),
         st.tuples(st.just("leave"), st.integers(0, 50), st.just(0)),
-        st.tuples(st.just("later"), st.integers(0, 4), st.just(0)),
+        st.tuples(st.just("later"), st.integers(0, 14), st.just(0)),
     ),
     max_size=80,
 )
@@ -265,7 +286,7 @@ class Twins:
         """Somebody comes, and has to go again or makes another go if there is no place."""
         model, queue = self.model, self.queue
         self.entries[asked] = queue.join(asked.account, asked.tokens, self.now)
-        model.join(asked)
+        model.join(asked, self.now)
         leaving = queue.give_way()
         if len(model.waiting) <= model.size:
             assert leaving is None
