@@ -9,7 +9,8 @@ while there is a queue, and nothing while there is none, would fill that queue a
 What waits in an engine does not always wait for room: for a grammar to be compiled, for a cache to
 be fetched, or it is somebody else's. However few we send, that stays; whoever went on sending fewer
 would end with nothing. So a step down has to show in the queue before there is another, and what it
-leaves there counts no more.
+leaves there counts no more. So it is with a cache that stays full with one of ours in it: there are
+engines that count as taken what they keep of prompts that have gone.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from dataclasses import dataclass
 STALE_SECONDS = 5.0
 
 MAX_USAGE = 0.95
+
+FULL_SECONDS = 10.0
+"""How long a cache may be full with one of ours in it and no queue, before that counts no more."""
 
 _RISE = 4  # by a quarter a reading, and by one at least
 _NO_QUEUE = 1  # one in line keeps the engine busy
@@ -42,6 +46,8 @@ class Crowding:
     def __init__(self) -> None:
         self._at: float | None = None
         self._full = False
+        self._alone_since: float | None = None
+        self._full_counts = True
         self._idle = False
         self._runs: int | None = None
         self._ceiling: int | None = None
@@ -75,11 +81,12 @@ class Crowding:
         if self._is_stale(at):
             self._runs = self._ceiling = self._step = None
             self._unmoved = 0
+            self._alone_since = None
         self._at = at
-        self._full = usage_fraction > MAX_USAGE
         self._idle = running == 0
         queue = round(waiting)
         self._unmoved = min(self._unmoved, queue)
+        self._note_usage(usage_fraction, alone=in_flight == 1 and queue == self._unmoved, at=at)
         if not in_flight:
             # An idle engine goes on showing the numbers of its last step.
             self._runs = None
@@ -101,6 +108,18 @@ class Crowding:
         if self._at is None or self._is_stale(now):
             return None
         return self._at + STALE_SECONDS if self._full or self._ceiling is not None else None
+
+    def _note_usage(self, usage_fraction: float, *, alone: bool, at: float) -> None:
+        full = usage_fraction > MAX_USAGE
+        if not full:
+            self._full_counts = True
+        if not full or not alone:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = at
+        elif at - self._alone_since >= FULL_SECONDS:
+            self._full_counts = False
+        self._full = full and self._full_counts
 
     def _note_queue(self, queue: int, in_flight: int, running: int) -> None:
         before, self._runs = self._runs, max(1, running, in_flight - (queue - self._unmoved))

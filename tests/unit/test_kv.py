@@ -253,3 +253,28 @@ def test_the_budget_counts_who_is_there() -> None:
     for _ in range(7):
         budget.give_back(0)
     assert budget.has_room(2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waiting", "in_flight", "usage", "room"),
+    [
+        pytest.param(9, 0, 1, 0.97, False, id="not yet ten seconds"),
+        pytest.param(10, 0, 1, 0.97, True, id="ten"),
+        pytest.param(60, 0, 2, 0.97, False, id="two of ours may well fill it"),
+        pytest.param(60, 2, 1, 0.97, False, id="somebody waits for room in it"),
+        pytest.param(60, 0, 1, 0.95, True, id="it is not full"),
+    ],
+)
+def test_a_cache_that_stays_full(
+    seconds: int, waiting: int, in_flight: int, usage: float, room: bool
+) -> None:
+    """What one of ours alone does not bring down keeps nobody out, until it has been down."""
+    crowding = Crowding()
+    for at in range(seconds + 1):
+        crowding.note(waiting, usage, at, in_flight, 1)
+    assert crowding.has_room(in_flight, seconds) is room
+    crowding.note(0, 0.97, seconds + 1, 3, 3)
+    assert crowding.has_room(3, seconds + 1) is (room and usage > 0.95)
+    crowding.note(0, 0.5, seconds + 2, 3, 3)
+    crowding.note(0, 0.97, seconds + 3, 3, 3)
+    assert crowding.has_room(3, seconds + 3) is False
