@@ -8,12 +8,23 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from threading import Thread
+from typing import TypeVar
+
+import anyio
 
 _KEPT_SECONDS = 1.0
+
+_PATIENCE_SECONDS = 1.0
+"""How long one of several addresses may say nothing, at most, before the next has its turn."""
+
+SILENT_SECONDS = 300.0
+"""How long an address that said nothing comes last. It costs whoever tries it first his patience."""
+
+_Reached = TypeVar("_Reached")
 
 Found = list[str] | OSError
 
@@ -49,6 +60,8 @@ class Names:
         self._look_up = look_up
         self._clock = clock
         self._questions: dict[str, _Question] = {}
+        # By address: when it was found to say nothing.
+        self._silent: dict[str, float] = {}
 
     async def addresses(self, host: str) -> list[str]:
         """Those of a name, or the one that it is. May wait for as long as a name server hangs.
@@ -70,6 +83,53 @@ class Names:
         if isinstance(found, OSError):
             raise found
         return found
+
+    async def reach(
+        self, host: str, connect: Callable[[str], Awaitable[_Reached]], seconds: float | None
+    ) -> _Reached:
+        """What `connect` gives for the first of a name's addresses that answers.
+
+        They keep the order of the name server, which may spread the load by it; only those that
+        said nothing when they were last tried come last.
+
+        Args:
+            host: The name.
+            connect: Connects to an address; may raise OSError.
+            seconds: How long the caller will wait; None for ever. Each address but the last has
+                its part of it; it is the caller who ends the last.
+
+        Raises:
+            OSError: None of them takes a connection.
+        """
+        addresses = self._likeliest_first(await self.addresses(host))
+        patience = _PATIENCE_SECONDS
+        if seconds is not None:
+            patience = min(patience, seconds / max(1, len(addresses)))
+        refused = OSError("the name has no address")
+        for tried, address in enumerate(addresses, 1):
+            started = self._clock()
+            try:
+                with anyio.fail_after(patience if tried < len(addresses) else None):
+                    made = await connect(address)
+            except OSError as exc:  # a TimeoutError is one
+                refused = exc
+                if isinstance(exc, TimeoutError):
+                    self._silent[address] = self._clock()
+            except BaseException:
+                # The caller's time may have run out here. Or a client has left, which is no sign.
+                if self._clock() - started >= patience / 2:
+                    self._silent[address] = self._clock()
+                raise
+            else:
+                self._silent.pop(address, None)
+                return made
+        raise refused
+
+    def _likeliest_first(self, addresses: list[str]) -> list[str]:
+        """Those that said nothing last, the latest of them at the end."""
+        since = self._clock() - SILENT_SECONDS
+        self._silent = {address: at for address, at in self._silent.items() if at > since}
+        return sorted(addresses, key=lambda address: self._silent.get(address, since))
 
     def _is_old(self, question: _Question) -> bool:
         if question.answer.get_loop() is not asyncio.get_running_loop():

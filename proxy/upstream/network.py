@@ -63,9 +63,14 @@ class Network(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,  # noqa: ARG002 - never set
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,  # noqa: ARG002 - never set
     ) -> httpcore.AsyncNetworkStream:
-        """A stream over TCP."""
+        """A stream over TCP, to one of the name's addresses."""
+        loop = asyncio.get_running_loop()
+
+        async def connect(address: str) -> Stream:
+            return (await loop.create_connection(self._stream, address, port))[1]
+
         with _within(timeout, httpcore.ConnectTimeout):
-            return await self._connect_tcp(host, port)
+            return await self._names.reach(host, connect, timeout)
 
     async def connect_unix_socket(
         self,
@@ -78,19 +83,6 @@ class Network(httpcore.AsyncNetworkBackend):
         with _within(timeout, httpcore.ConnectTimeout):
             _, stream = await loop.create_unix_connection(self._stream, path)
         return stream
-
-    async def _connect_tcp(self, host: str, port: int) -> "Stream":
-        """A stream to the first of the name's addresses that takes one."""
-        loop = asyncio.get_running_loop()
-        refused = OSError("the name has no address")
-        for address in await self._names.addresses(host):
-            try:
-                _, stream = await loop.create_connection(self._stream, address, port)
-            except OSError as exc:
-                refused = exc
-            else:
-                return stream
-        raise refused
 
     def _stream(self) -> "Stream":
         return Stream(self, self._scratch)

@@ -9,17 +9,17 @@ _SYN_SENT = "02"
 
 
 @contextlib.contextmanager
-def deaf_port() -> Iterator[int]:
-    """A port of the loopback whose listener's queue is full, so that the kernel drops every SYN."""
+def deaf_port(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    """A port of the loopback, by default any: its listener's queue is full, every SYN dropped."""
     with socket.socket() as listener, contextlib.ExitStack() as fillers:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((address, port))
         listener.listen(0)
-        port: int = listener.getsockname()[1]
+        port = listener.getsockname()[1]
         while not connecting(port):
             filler = fillers.enter_context(socket.socket())
             filler.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                filler.connect(("127.0.0.1", port))
+                filler.connect((address, port))
         yield port
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from proxy.names import Names
+from proxy.names import SILENT_SECONDS, Names
 from tests.harness.forwarding import until
 
 
@@ -100,6 +100,100 @@ async def test_a_name_of_nobody(host: str) -> None:
         await Names().addresses(host)
 
 
+class Hosts:
+    """The addresses of one name: which of them say nothing or refuse, and which were tried."""
+
+    def __init__(self, silent: str = "", refusing: str = "") -> None:
+        self.silent, self.refusing = silent, refusing
+        self.tried = ""
+        self.now, self.passes = 100.0, 0.1
+        self.names = Names(lambda _host: list("abc"), clock=lambda: self.now)
+
+    async def connect(self, address: str) -> str:
+        """Takes a connection, or does not."""
+        self.tried += address
+        if address in self.refusing:
+            raise ConnectionRefusedError
+        if address in self.silent:
+            self.now += self.passes
+            await asyncio.Event().wait()
+        return address
+
+    async def reach(self) -> str:
+        """What was tried, in this order, and what came of it."""
+        self.tried = ""
+        try:
+            with anyio.fail_after(0.2):
+                made = await self.names.reach("engine", self.connect, 0.03)
+        except OSError as exc:
+            return f"{self.tried} {type(exc).__name__}"
+        assert made == self.tried[-1]
+        return self.tried
+
+
+@pytest.mark.parametrize(
+    ("silent", "refusing", "first", "then"),
+    [
+        pytest.param("", "", "a", "a", id="all answer"),
+        pytest.param("", "a", "ab", "ab", id="one refuses, which costs no time"),
+        pytest.param("a", "", "ab", "b", id="one says nothing"),
+        pytest.param("ab", "", "abc", "c", id="two say nothing"),
+        pytest.param("a", "b", "abc", "bc", id="one says nothing, one refuses"),
+        pytest.param("c", "ab", "abc TimeoutError", "abc TimeoutError", id="the last is silent"),
+        pytest.param("a", "bc", "abc ConnectionRefusedError", "bca TimeoutError", id="the first"),
+        pytest.param("abc", "", "abc TimeoutError", "abc TimeoutError", id="all say nothing"),
+    ],
+)
+async def test_one_address_that_says_nothing_hides_no_other(
+    silent: str, refusing: str, first: str, then: str
+) -> None:
+    """It has its part of the time, and from then on comes last."""
+    hosts = Hosts(silent, refusing)
+    assert [await hosts.reach(), await hosts.reach()] == [first, then]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tried"),
+    [
+        pytest.param(SILENT_SECONDS - 1, "b", id="not yet"),
+        pytest.param(SILENT_SECONDS, "a", id="five minutes later"),
+    ],
+)
+async def test_what_said_nothing_is_tried_again(seconds: float, tried: str) -> None:
+    """A name server may spread the load by its order, in which all have their place."""
+    hosts = Hosts("a")
+    await hosts.reach()
+    hosts.silent = ""
+    hosts.now += seconds
+    assert await hosts.reach() == tried
+
+
+async def test_what_answers_again_has_its_place() -> None:
+    """At once, where the others have gone meanwhile."""
+    hosts = Hosts("a")
+    await hosts.reach()
+    hosts.silent, hosts.refusing = "", "bc"
+    assert [await hosts.reach(), await hosts.reach()] == ["bca", "a"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "then"),
+    [pytest.param(0.49, "a", id="a client that left"), pytest.param(0.5, "b", id="no time left")],
+)
+async def test_who_is_called_off_has_learnt_something_if_he_waited(
+    seconds: float, then: str
+) -> None:
+    """A look-up may have used the time up, each time."""
+    hosts = Hosts("a")
+    hosts.passes = seconds
+    trying = asyncio.create_task(hosts.names.reach("engine", hosts.connect, 3.0))
+    await until(lambda: bool(hosts.tried))
+    trying.cancel()
+    await asyncio.wait([trying])
+    hosts.silent = ""
+    assert await hosts.reach() == then
+
+
 async def test_whoever_is_late_goes() -> None:
     """A hanging name server holds nobody longer than he has time."""
     system = System()
@@ -115,7 +209,7 @@ def test_the_process_ends_while_a_name_server_hangs(loop: str) -> None:
     program = f"""
 import asyncio, contextlib, time
 from {loop} import run
-from proxy.names import Names
+from proxy.names import SILENT_SECONDS, Names
 async def main():
     names = Names(lambda host: time.sleep(60) or [])
     with contextlib.suppress(TimeoutError):

@@ -20,6 +20,9 @@ from proxy.names import Names
 MAX_ANSWER_BYTES = 4 * 1024
 """For one command. The longest that our script says has 200."""
 
+_CONNECT_SECONDS = 0.1
+"""What the addresses of a name share. Whoever asks ends it: the first connection has longer."""
+
 
 class Answers(asyncio.StreamReader):
     """What a server says: answers to what was asked, short ones, and nothing else.
@@ -66,7 +69,7 @@ class Answers(asyncio.StreamReader):
 
 
 class Tcp(Connection):
-    """Over TCP, to the first of the name's addresses that takes it."""
+    """Over TCP, to one of the name's addresses."""
 
     names: Names
     answers: Answers
@@ -137,19 +140,13 @@ def connector(url: str, names: Names | None = None) -> Callable[[], Opening]:
 
 async def _over_tcp(connection: Tcp | Tls, **tls: Any) -> None:
     loop = asyncio.get_running_loop()
-    refused = OSError("the name has no address")
-    for address in await connection.names.addresses(connection.host):
+
+    async def connect(address: str) -> None:
         answers, make = _ends()
-        try:
-            transport, protocol = await loop.create_connection(
-                make, address, connection.port, **tls
-            )
-        except OSError as exc:
-            refused = exc
-        else:
-            _keep(connection, answers, transport, protocol)
-            return
-    raise refused
+        made = await loop.create_connection(make, address, connection.port, **tls)
+        _keep(connection, answers, *made)
+
+    await connection.names.reach(connection.host, connect, _CONNECT_SECONDS)
 
 
 def _ends() -> tuple[Answers, Callable[[], asyncio.StreamReaderProtocol]]:

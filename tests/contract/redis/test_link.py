@@ -17,6 +17,7 @@ from proxy.admission.rates.link import BUDGET_SECONDS, Link
 from proxy.admission.rates.opening import connector
 from proxy.names import Names
 from tests.harness import redis as servers
+from tests.harness.deaf import deaf_port
 from tests.harness.forwarding import until
 from tests.harness.redis import Server
 from tests.harness.turns import after
@@ -343,6 +344,17 @@ async def test_a_name_with_addresses(server: Server, addresses: list[str], answe
         else:
             with pytest.raises(LinkError, match="refused" if addresses else "unreachable"):
                 await say(link, "a")
+
+
+async def test_an_address_that_swallows_everything(server: Server) -> None:
+    """The name's other one is asked soon: within the time of a command, if nothing else is slow."""
+    names = Names(lambda _host: ["127.0.0.2", "127.0.0.1"])
+    link = Link(connector(f"redis://somewhere:{server.port}", names), 5.0)
+    with deaf_port("127.0.0.2", server.port):
+        async with contextlib.aclosing(link):
+            started = time.monotonic()
+            assert await say(link, "a") == "a"
+            assert time.monotonic() - started < 2
 
 
 async def test_a_host_that_is_nowhere() -> None:

@@ -2,15 +2,18 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from proxy.names import Names
 from proxy.upstream import target, transport
 from proxy.upstream.transport import KEEPALIVE_EXPIRY_SECONDS
 from tests.harness import upstream as harness
+from tests.harness.deaf import deaf_port
 from tests.harness.forwarding import until
 from tests.harness.upstream import COMPLETION, SSE_HEAD, End, Script, Upstream, event, response
 
@@ -219,6 +222,20 @@ async def test_refused() -> None:
         async with transport.build(target.parse(f"http://127.0.0.1:{port}")) as asked:
             with pytest.raises(httpx.ConnectError):
                 await ask(asked, Upstream(url=f"http://127.0.0.1:{port}", port=port))
+
+
+async def test_an_address_that_swallows_everything(upstream: Upstream) -> None:
+    """The name's other one is asked soon, and at once the next time."""
+    names = Names(lambda _host: ["127.0.0.2", "127.0.0.1"])
+    url = f"http://engine.example:{upstream.port}"
+    upstream.script.extend([[response(b"1"), End.FIN], [response(b"2"), End.FIN]])
+    with deaf_port("127.0.0.2", upstream.port):
+        async with transport.build(target.parse(url), names) as asked:
+            there = Upstream(url=url, port=upstream.port)
+            assert await ask(asked, there, connect=0.5) == b"1"
+            started = time.monotonic()
+            assert await ask(asked, there, connect=0.5) == b"2"
+            assert time.monotonic() - started < 0.25
 
 
 async def test_no_such_host() -> None:
