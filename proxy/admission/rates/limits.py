@@ -13,8 +13,9 @@ from proxy.admission.rates.guarded import RETRY_SECONDS, GuardedBooks
 from proxy.admission.rates.ledger import Ask, Charge, Decision, charged
 from proxy.admission.rates.memory import MemoryBooks
 from proxy.admission.rates.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
+from proxy.admission.strangers import is_stranger
 from proxy.errors import LimitsUnavailable
-from proxy.principal import ANONYMOUS, Allowance
+from proxy.principal import Allowance
 
 # More than any answer has; an upstream that says more is not believed.
 _MAX_TOKENS = 10**10
@@ -141,7 +142,7 @@ class RateLimits:
     def _books_of(self, account: str) -> GuardedBooks | None:
         """Those that are shared, of a key; of whoever has none, none."""
         # Their names are addresses of people, as many as the internet has, which Redis would keep.
-        return None if account.startswith(ANONYMOUS) else self._shared
+        return None if is_stranger(account) else self._shared
 
     async def _take(
         self, books: GuardedBooks, account: str, ask: Ask, lease: str

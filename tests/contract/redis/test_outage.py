@@ -158,6 +158,14 @@ async def test_of_strangers_nothing_is_kept_there(own_server: Server, make: Make
     two[0].rates.settle(grant, 10)
 
 
+async def test_of_a_key_that_is_called_like_one_it_is(own_server: Server, make: Make) -> None:
+    """A name that only begins as theirs do."""
+    proxy = await make(budget_seconds=PATIENT)
+    await proxy.rates.admit("anonymous-batch", Allowance(requests_per_minute=5))
+    async with own_server.client() as client:
+        assert await client.keys("*anonymous-batch*") != []
+
+
 async def test_what_one_settles_the_other_has(make: Make) -> None:
     """What was reserved here and not used is there for requests over there."""
     one, other = [await make(budget_seconds=PATIENT) for _ in range(2)]
