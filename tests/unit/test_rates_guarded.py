@@ -7,6 +7,8 @@ import pytest
 
 from proxy.admission.rates.guarded import GuardedBooks
 from proxy.admission.rates.ledger import AnsweredError, Ask, Charge, Decision, LinkError
+from proxy.admission.rates.limits import RateLimits
+from proxy.admission.rates.memory import MemoryBooks
 from proxy.admission.rates.shared import read_decision
 from proxy.admission.rates.window import TOKENS, Reading
 from tests.harness.forwarding import until
@@ -148,6 +150,25 @@ async def test_the_first_connection(elsewhere: Elsewhere, late: bool) -> None:
     assert (books.up, books.failures) == (True, 0)
     assert await books.take("k", ASK, "") == GRANT
     await stop(running)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["a request", "nobody"])
+async def test_it_is_in_use_once_it_has_answered(elsewhere: Elsewhere, asks: bool) -> None:
+    """Not before: a key may be refused meanwhile. Nothing is told of it, for nothing has changed."""
+    told: list[bool] = []
+    books = GuardedBooks(elsewhere, on_change=lambda up, _why: told.append(up))
+    rates = RateLimits(MemoryBooks(lambda: 0.0), books)
+    gate = asyncio.Event()
+    elsewhere.before_answer = gate.wait
+    # Whoever serves without `run` has its first answer from a request.
+    started = asyncio.create_task(books.take("k", ASK) if asks else books.run())
+    await until(lambda: elsewhere.taken + elsewhere.probed == 1)
+    assert not rates.redis_up
+    gate.set()
+    await until(lambda: rates.redis_up)
+    assert told == []
+    started.cancel()
+    await asyncio.wait([started])
 
 
 async def test_who_waits_for_the_first_connection_and_it_fails(elsewhere: Elsewhere) -> None:

@@ -71,7 +71,8 @@ class GuardedBooks:
         renew_seconds: How often the leases of running requests are renewed.
 
     Attributes:
-        up: Whether Redis answers, as far as is known.
+        up: Whether Redis answers, as far as is known; who does not know yet asks.
+        has_answered: Whether it ever did.
         failures: How often it did not.
     """
 
@@ -90,6 +91,7 @@ class GuardedBooks:
         self._retry_seconds = retry_seconds
         self._renew_seconds = renew_seconds
         self.up = True
+        self.has_answered = False
         self.failures = 0
         self._gone = asyncio.Event()
         # Only while `run` connects for the first time.
@@ -182,10 +184,12 @@ class GuardedBooks:
 
     async def _take(self, account: str, ask: Ask, lease: str) -> Decision | None:
         try:
-            return await self._books.take(account, ask, lease)
+            decision = await self._books.take(account, ask, lease)
         except LinkError as exc:
             self._failed(exc)
             return None
+        self.has_answered = True
+        return decision
 
     async def _settle(self, charge: Charge, used: int) -> None:
         try:
@@ -215,6 +219,7 @@ class GuardedBooks:
         except LinkError as exc:
             self._fail(exc)
             return
+        self.has_answered = True
         if self.up:
             return
         self.up = True

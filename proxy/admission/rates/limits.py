@@ -53,8 +53,8 @@ class RateLimits:
 
     @property
     def redis_up(self) -> bool:
-        """Whether the shared books are in use; true where there are none to share."""
-        return self._shared is None or self._shared.up
+        """Whether the shared books are in use, not before they were; true where there are none."""
+        return self._shared is None or (self._shared.up and self._shared.has_answered)
 
     @property
     def failures(self) -> int:
