@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.admission.closing import Closing
@@ -245,8 +245,11 @@ STEPS = st.lists(
         st.tuples(st.just("join"), st.integers(0, 4), st.integers(0, 60)),
         st.tuples(st.just("done"), st.integers(0, 50), st.just(0)),
         st.tuples(st.just("leave"), st.integers(0, 50), st.just(0)),
+        st.tuples(st.just("again"), st.integers(0, 50), st.integers(0, 60)),
         st.tuples(st.just("later"), st.integers(0, 14), st.just(0)),
     ),
+    # Without a least, most would be of about five.
+    min_size=20,
     max_size=80,
 )
 
@@ -276,10 +279,12 @@ class Twins:
             asked = model.holding[number % len(model.holding)]
             queue.done(self.entries[asked])
             model.done(asked)
-        elif what == "leave" and model.waiting:
+        elif what in {"leave", "again"} and model.waiting:
             asked = model.waiting[number % len(model.waiting)]
             queue.leave(self.entries[asked], self.now)
             model.leave(asked, self.now)
+            if what == "again":
+                self.join(Asked(asked.account, tokens))
         self.serve()
 
     def join(self, asked: Asked) -> None:
@@ -319,6 +324,10 @@ class Twins:
         assert self.queue.accounts == len({a.account for a in model.waiting + model.holding})
 
 
+COMES_BACK = [("join", 0, 0), ("join", 1, 0), ("join", 2, 0), ("again", 0, 0), ("done", 0, 0)]
+
+
+@example(COMES_BACK, 8, 1, 1)
 @given(STEPS, st.integers(0, 8), st.integers(1, 3), st.integers(1, 4))
 def test_the_queue_follows_its_rules(
     steps: list[tuple[str, int, int]], size: int, share: int, slots: int
