@@ -22,7 +22,8 @@ from proxy.endpoints import BodyKind, Endpoint
 from proxy.errors import InternalError, RequestTimeout, UpstreamError
 from proxy.intake import Intake
 from proxy.lifeline import Deadline, Lifeline, Lifelines
-from proxy.policy import Cost, Terms, Verdict
+from proxy.metering import Connecting, demand_of, is_counted, meter_of
+from proxy.policy import Terms, Verdict
 from proxy.policy.listing import filter_models
 from proxy.policy.query import check_query
 from proxy.principal import Allowance, Principal
@@ -32,14 +33,6 @@ from proxy.upstream import faults
 from proxy.upstream.target import Target
 
 MAX_LISTING_BYTES = 1024 * 1024
-
-# A byte is one token at the very most, and twice that where a template escapes it. A template may
-# bring pages of its own, and a video be as long as a context.
-_MOST_TOKENS_PER_BYTE = 4
-_MOST_TOKENS_PER_MEDIA = 65_536
-_TEMPLATE_TOKENS = 4_096
-# What an engine puts around each, which may be empty.
-_MOST_TOKENS_PER_INPUT = 64
 
 
 class Judge(Protocol):
@@ -166,7 +159,7 @@ class Forward:
             body = await self._intake.read(context, receive, lifeline, lease)
             verdict = self._judged(context, endpoint.body, body)
             lifeline.watch(receive)
-            demand = _demand(endpoint.body, verdict.cost)
+            demand = demand_of(endpoint.body, verdict.cost)
             async with self._gate.admit(context.account, allowance, demand) as admitted:
                 context.queued_seconds = admitted.queued_seconds
                 context.rate_fields = [*context.rate_fields, *admitted.rate_fields]
@@ -191,16 +184,9 @@ class Forward:
         self, endpoint: Endpoint, verdict: Verdict, allowance: Allowance
     ) -> UsageMeter | None:
         """What counts the request's tokens; None where nobody has to know them."""
-        if endpoint.body is None or not (self._gate.learns or _is_counted(allowance)):
+        if endpoint.body is None or not (self._gate.learns or is_counted(allowance)):
             return None
-        return UsageMeter(
-            endpoint.body,
-            streamed=verdict.stream and endpoint.streams,
-            take_out=verdict.usage_asked,
-            sequences=verdict.cost.sequences,
-            output_tokens=verdict.cost.output_tokens,
-            most_prompt_tokens=_most_prompt_tokens(verdict.cost),
-        )
+        return meter_of(endpoint.body, verdict, streamed=verdict.stream and endpoint.streams)
 
     def _charge(
         self, context: RequestContext, admitted: Admission, demand: Demand, meter: UsageMeter
@@ -251,7 +237,7 @@ class Forward:
         lifeline.expect(self._first_byte)
         if meter is not None:
             meter.asked()
-            request.extensions["trace"] = _Connecting(meter)
+            request.extensions["trace"] = Connecting(meter)
         try:
             return await self._upstream.transport.handle_async_request(request)
         except httpx.TransportError as exc:
@@ -277,25 +263,6 @@ class Forward:
         return _filtered(response, listing, models, redact=self._redact)
 
 
-class _Connecting:
-    """Takes back that the upstream is asked for as long as it is only being connected to.
-
-    Called by httpcore with each thing it does, 9 µs a request; whatever else is the transport calls
-    nobody, and has asked.
-    """
-
-    __slots__ = ("_meter",)
-
-    def __init__(self, meter: UsageMeter) -> None:
-        self._meter = meter
-
-    async def __call__(self, event: str, _: object) -> None:
-        if event.startswith("connection.connect_"):
-            self._meter.refused()
-        elif event == "http11.send_request_headers.started":
-            self._meter.asked()
-
-
 def _principal(context: RequestContext) -> Principal:
     if context.principal is None:
         raise InternalError("Nobody was found to be asking.")
@@ -310,34 +277,7 @@ def _terms(principal: Principal) -> Terms:
         max_output_tokens=given.max_output_tokens,
         default_output_tokens=given.spare_output_tokens,
         models=given.models,
-        want_usage=_is_counted(given),
-    )
-
-
-def _is_counted(allowance: Allowance) -> bool:
-    """Whether somebody has to know what the key uses."""
-    return allowance.tokens_per_minute is not None or allowance.tokens_per_day is not None
-
-
-def _demand(kind: BodyKind, cost: Cost) -> Demand:
-    if kind is BodyKind.COUNT_TOKENS:
-        return Demand(
-            text_bytes=0, media_parts=0, output_tokens=0
-        )  # nothing is generated, nor read
-    return Demand(
-        text_bytes=cost.text_bytes,
-        media_parts=cost.media_parts,
-        output_tokens=cost.output_tokens * cost.sequences,
-    )
-
-
-def _most_prompt_tokens(cost: Cost) -> int:
-    """More than a prompt can have come to; what states more is a broken engine, not a long prompt."""
-    return (
-        _TEMPLATE_TOKENS
-        + cost.text_bytes * _MOST_TOKENS_PER_BYTE
-        + cost.media_parts * _MOST_TOKENS_PER_MEDIA
-        + cost.inputs * _MOST_TOKENS_PER_INPUT
+        want_usage=is_counted(given),
     )
 
 

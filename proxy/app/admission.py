@@ -1,6 +1,6 @@
 """What is let through at once, put together: places, room in the engine's cache, what keys have left."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 
 from proxy.admission import rates
 from proxy.admission.buffers import BufferBudget
@@ -50,6 +50,20 @@ def key_share(settings: Settings, keys: int) -> int:
         if _is_alone(settings, keys)
         else max(1, settings.max_inflight * 3 // 4)
     )
+
+
+def sharing(
+    settings: Settings, keys: Sized, places: Sequence[Slots], memory: BufferBudget
+) -> Callable[[], None]:
+    """What shares all of it out again, by the keys that there are then."""
+
+    def share_out() -> None:
+        share = key_share(settings, len(keys))
+        for each in places:
+            each.share_out(share)
+        share_out_bytes(settings, len(keys), memory)
+
+    return share_out
 
 
 def _is_alone(settings: Settings, keys: int) -> bool:

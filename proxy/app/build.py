@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO
 
 import httpx
@@ -88,24 +89,18 @@ def build(
     listing_slots = admission.slots(settings, clocks, keys=len(keys), budget=None)
     buffers = admission.buffers(settings, len(keys))
 
-    def share_out() -> None:
-        share = admission.key_share(settings, len(keys))
-        slots.share_out(share)
-        listing_slots.share_out(share)
-        admission.share_out_bytes(settings, len(keys), buffers)
-
+    share_out = admission.sharing(settings, keys, (slots, listing_slots), buffers)
     watch = _watch(settings, keys, log, share_out)
     monitor = Monitor(
         monitor_transport,
         target,
         clock=clocks.monotonic,
+        # SGLang's /health generates a token each time.
         health_path="/ready" if settings.engine == "sglang" else "/health",
         on_reading=admission.heeding(budget, slots, clocks),
         on_state=_telling(log, metrics),
         on_ignored=metrics.reading_ignored,
-        on_fault=lambda exc: log.server(
-            "monitor_failed", level="error", fault=type(exc).__qualname__
-        ),
+        on_fault=partial(_monitor_failed, log),
     )
     parts = _Parts(
         settings=settings,
@@ -136,6 +131,10 @@ def build(
         reload=watch.request if watch else lambda: log.server("nothing_to_reload"),
         closing=[transport.aclose, monitor_transport.aclose, parts.rates.aclose],
     )
+
+
+def _monitor_failed(log: Log, exc: Exception) -> None:
+    log.server("monitor_failed", level="error", fault=type(exc).__qualname__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
