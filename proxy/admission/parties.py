@@ -18,7 +18,9 @@ class Standing(Enum):
 
 
 class Account(Generic[T]):
-    """What one account has here. It exists while it waits or holds, and not longer.
+    """What one account has here, for as long as it waits or holds.
+
+    Of a key that left unserved the queue remembers its place for a while.
 
     Attributes:
         held: How many slots it holds.
