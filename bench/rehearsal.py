@@ -110,7 +110,9 @@ class Rehearsal:
             ticks += 1
             if self._budget is not None and ticks % _TICKS_PER_READING == 0:
                 scheduler = self._scheduler
-                self._budget.note_load(scheduler.waiting, scheduler.usage, self._clock())
+                self._budget.note_load(
+                    scheduler.waiting, scheduler.usage, self._clock(), scheduler.running
+                )
                 self._slots.wake()
 
     async def _send(self, ask: Ask, until_seconds: float) -> Outcome:
