@@ -110,7 +110,10 @@ async def test_the_synchronous_client(front: Launch, model: str) -> None:
     assert chunks >= 9
     assert models[0] == model
     await running.log.nth(2)
-    assert [line["outcome"] for line in running.log.requests()] == ["ok"] * 3
+    whole, streamed, listed = [line["outcome"] for line in running.log.requests()]
+    assert whole == listed == "ok"
+    # It hangs up at [DONE] unless the end of the body has come with it, as the engine may have it.
+    assert streamed in {"ok", "client_disconnected"}
 
 
 @STANDIN
