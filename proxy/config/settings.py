@@ -307,6 +307,27 @@ class Settings(BaseSettings):
     queue_timeout_seconds: Seconds = _setting(
         30.0, "How long a request waits for a place.", unit="seconds", ge=0.0, le=_HOUR
     )
+    max_connections: int = _setting(
+        4_096,
+        "Connections of clients at one moment; one more is refused with 503.",
+        unit="connections",
+        ge=1,
+        le=65_536,
+    )
+    max_idle_connections: int = _setting(
+        1_024,
+        "Of these, those that wait for a request; one more closes the one that has waited longest.",
+        unit="connections",
+        ge=1,
+        le=65_536,
+    )
+    max_connections_per_address: int = _setting(
+        256,
+        "Of one address (IPv6: /64), one more is refused with 429; trusted proxies are not counted; 0 sets none.",
+        unit="connections",
+        ge=0,
+        le=65_536,
+    )
     connect_timeout_seconds: Seconds = _setting(
         5.0, "Connecting to the upstream.", unit="seconds", ge=0.01, le=_HOUR
     )

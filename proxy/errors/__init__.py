@@ -16,6 +16,7 @@
     │   ├── MisdirectedRequest      421  misdirected_request
     │   ├── RateLimitExceeded       429  rate_limit_exceeded
     │   ├── TooManyFailures         429  too_many_failures
+    │   ├── TooManyConnections      429  too_many_connections
     │   ├── HeadTooLarge            431  head_too_large
     │   ├── BadRequest              400  never raised itself
     │   │   ├── InvalidHttp              invalid_http
@@ -34,6 +35,7 @@
     │   │   ├── RequestExceedsRateLimit  request_exceeds_rate_limit
     │   │   └── RequestExceedsCapacity   request_exceeds_capacity
     │   ├── Overloaded              503  overloaded
+    │   ├── ConnectionsExhausted    503  connections_exhausted
     │   └── ShuttingDown            503  shutting_down
     ├── Fault                       unexpected: ours or the upstream's
     │   ├── InternalError           500  internal_error
@@ -62,6 +64,7 @@ from proxy.errors.refusals import (
     BadRequest,
     BodyTooComplex,
     BodyTooLarge,
+    ConnectionsExhausted,
     ContextLengthExceeded,
     FieldRefused,
     HeadTooLarge,
@@ -87,6 +90,7 @@ from proxy.errors.refusals import (
     TargetTooLong,
     ToolsTooLarge,
     TooManyChoices,
+    TooManyConnections,
     TooManyFailures,
     TooManyInputs,
     UnsupportedMediaType,
@@ -97,6 +101,7 @@ __all__ = [
     "BodyTooComplex",
     "BodyTooLarge",
     "ClientDisconnected",
+    "ConnectionsExhausted",
     "ContextLengthExceeded",
     "Dialect",
     "Fault",
@@ -129,6 +134,7 @@ __all__ = [
     "ShuttingDown",
     "TargetTooLong",
     "TooManyChoices",
+    "TooManyConnections",
     "TooManyFailures",
     "TooManyInputs",
     "ToolsTooLarge",

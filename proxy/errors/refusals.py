@@ -102,6 +102,14 @@ class TooManyFailures(Refusal):
     openai_type = anthropic_type = "rate_limit_error"
 
 
+class TooManyConnections(Refusal):
+    """One address holds as many connections as one may."""
+
+    status = 429
+    reason = Reason.TOO_MANY_CONNECTIONS
+    openai_type = anthropic_type = "rate_limit_error"
+
+
 class HeadTooLarge(Refusal):
     """Too many header fields, or too many bytes of them."""
 
@@ -210,6 +218,15 @@ class Overloaded(Refusal):
 
     status = 503
     reason = Reason.OVERLOADED
+    openai_type = "server_error"
+    anthropic_type = "overloaded_error"
+
+
+class ConnectionsExhausted(Refusal):
+    """All clients together hold as many connections as this proxy serves."""
+
+    status = 503
+    reason = Reason.CONNECTIONS_EXHAUSTED
     openai_type = "server_error"
     anthropic_type = "overloaded_error"
 
