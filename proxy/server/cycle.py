@@ -12,17 +12,21 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from proxy.errors import Dialect, InternalError, RawHeaders, Refusal
+from proxy.pipe import Flow, Sink
 from proxy.server import answers
 
 
 class Cycle(RequestResponseCycle):
     """A request whose body may turn out unreadable and whose answer may have to be broken off.
 
+    It is the ``pipe.Client`` of its request, too.
+
     Attributes:
         refusal: Why the rest of the body cannot be read. ``receive`` raises it, so that it is
             answered, logged and counted where every other refusal is, and never written into an
             answer that has begun.
         close_delimited: Whether the end of the connection is the end of the answer.
+        piped: Stops and starts what is pushed into the answer, while something is.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class Cycle(RequestResponseCycle):
         self.transport = cast("asyncio.Transport", Wire(transport, lambda: on_close(self)))
         self.refusal: Refusal | None = None
         self.close_delimited = False
+        self.piped: Flow | None = None
+        self._leave: Callable[[Refusal | None], None] | None = None
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next piece of the request.
@@ -74,6 +80,8 @@ class Cycle(RequestResponseCycle):
         if not self.response_started and self.more_body:
             self.keep_alive = False
         await super().send(message)
+        if self.response_complete:
+            self.piped = None
 
     async def send_500_response(self) -> None:
         """Answers for an application that failed without an answer."""
@@ -89,12 +97,60 @@ class Cycle(RequestResponseCycle):
         self.refusal = refusal
         self.keep_alive = False
         self.message_event.set()
+        self._tell(refusal)
 
     def disconnect(self) -> None:
         """Makes ``receive`` tell of a disconnect and ``send`` do nothing, from now on and at once."""
         self.disconnected = True
         self.message_event.set()
         self.flow.resume_writing()
+        piped, self.piped = self.piped, None
+        if piped is not None and piped.paused:
+            piped.resume()  # or it would wait for room that nobody makes any more
+        self._tell(None)
+
+    def on_disconnect(self, leave: Callable[[Refusal | None], None]) -> None:
+        """Calls this once in place of what ``receive`` would tell; never once the answer is out."""
+        if self.response_complete:
+            return
+        if self.refusal is not None:
+            leave(self.refusal)
+        elif self.disconnected:
+            leave(None)
+        else:
+            self._leave = leave
+
+    def open(self, flow: Flow) -> Sink | None:
+        """Where to push the body; None where a piece of it is not a chunk."""
+        if (
+            not self.response_started
+            or self.response_complete
+            or not self.chunked_encoding
+            or self.scope["method"] == "HEAD"
+        ):
+            return None
+        write = self.transport.write
+
+        def sink(chunk: bytes) -> None:
+            # Whoever pushes after the client has left, or after the end, pushes into nothing: by
+            # then the connection may carry another answer.
+            if self.piped is flow:
+                write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+
+        if not self.disconnected:
+            self.piped = flow
+            if self.flow.write_paused:
+                flow.pause()
+        return sink
+
+    def done(self) -> None:
+        """Nothing more is pushed."""
+        self.piped = None
+
+    def _tell(self, refusal: Refusal | None) -> None:
+        leave, self._leave = self._leave, None
+        if leave is not None and not self.response_complete:
+            leave(refusal)
 
 
 class Http10Cycle(Cycle):
@@ -111,6 +167,11 @@ class Http10Cycle(Cycle):
             # uvicorn counts down to zero; here every piece may be the last.
             self.expected_content_length = len(message.get("body", b""))
         await super().send(message)
+
+    def open(self, flow: Flow) -> Sink | None:
+        """Nothing can be pushed: an answer by HTTP/1.0 has no chunks."""
+        del flow
+        return None
 
 
 class Wire:

@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from proxy.errors import InvalidHttp, Refusal, RequestTimeout
+from proxy.pipe import CLIENT
 from proxy.server import answers, head
 from proxy.server.cycle import Cycle, Http10Cycle, crash_log
 from proxy.server.limits import ProtocolLimits
@@ -122,6 +123,8 @@ class BulwarkProtocol(HttpToolsProtocol):
         self._progress.stop()
         if self._linger is not None:
             self._linger.cancel()
+        if self._phase is not _Phase.HEAD:
+            self.cycle.disconnect()
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
@@ -141,11 +144,15 @@ class BulwarkProtocol(HttpToolsProtocol):
         """The client does not keep up: watch whether it goes on at all."""
         super().pause_writing()
         self._progress.start()
+        if self._phase is not _Phase.HEAD and self.cycle.piped is not None:
+            self.cycle.piped.pause()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         super().resume_writing()
         self._progress.stop()
+        if self._phase is not _Phase.HEAD and self.cycle.piped is not None:
+            self.cycle.piped.resume()
 
     # Bytes come in
 
@@ -306,7 +313,11 @@ class BulwarkProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
             on_close=self._close_after,
         )
-        self.scope["extensions"] = {ABORT: {"abort": partial(self._break_off, self.cycle)}}
+        extensions: dict[str, Any] = {
+            ABORT: {"abort": partial(self._break_off, self.cycle)},
+            CLIENT: self.cycle,
+        }
+        self.scope["extensions"] = extensions
         self._start_asgi_task(self.cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
