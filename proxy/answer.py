@@ -16,8 +16,9 @@ from proxy.context import RequestContext
 from proxy.errors import RawHeaders
 from proxy.headers import EVENT_STREAM
 from proxy.keepalive import KeepAlive
+from proxy.pipe import Client, Flow, Sink
 
-Sink = Callable[[bytes], Awaitable[None]]
+Write = Callable[[bytes], Awaitable[None]]
 """Takes the chunks of a body, one after the other."""
 
 
@@ -27,6 +28,7 @@ class Answer:
     Args:
         context: Learns whether the answer is committed.
         send: The ASGI ``send``.
+        client: What can be pushed into past ``send``, if anything can.
         own: Fields of our own, which every head has.
         keep_alive_seconds: The silence in an event stream after which a comment is sent; 0: none.
     """
@@ -36,11 +38,14 @@ class Answer:
         context: RequestContext,
         send: Send,
         *,
+        client: Client | None = None,
         own: RawHeaders = (),
         keep_alive_seconds: float = 0.0,
     ) -> None:
         self._context = context
         self._send = send
+        self._client = client
+        self._is_open = False
         self._own = own
         self._keep_alive = KeepAlive(send, keep_alive_seconds)
         self._patience: asyncio.TimerHandle | None = None
@@ -71,7 +76,7 @@ class Answer:
         if self._commitment is not None:
             await self._commitment
 
-    async def begin(self, status: int, fields: RawHeaders, announced: int | None) -> Sink:
+    async def begin(self, status: int, fields: RawHeaders, announced: int | None) -> Write:
         """Sends the head, unless the head is all there is, and says where the chunks go.
 
         Args:
@@ -89,7 +94,7 @@ class Answer:
             await self._send(self._start)
         return self._write
 
-    async def begin_events(self, fields: RawHeaders) -> Sink:
+    async def begin_events(self, fields: RawHeaders) -> Write:
         """As ``begin``, for the events of a 200, which a comment may come between."""
         if self.committed:
             self._context.committed = False
@@ -98,12 +103,33 @@ class Answer:
             self._keep_alive.start()
         return self._keep_alive.write
 
+    async def open(self, flow: Flow) -> Sink | None:
+        """Where the body can be pushed from now on, instead of being written; None if nowhere.
+
+        Args:
+            flow: Is paused while the client does not take what there is.
+        """
+        if self._client is None or self._announced is not None:
+            return None
+        await self._keep_alive.settle()
+        sink = self._client.open(flow)
+        if sink is None:
+            return None
+        self._is_open = True
+        return self._keep_alive.through(sink, flow)
+
     async def finish(self) -> None:
         """Sends what is left, and the end."""
-        self._keep_alive.stop()
+        self._stop()
         if self._announced == 0:
             await self._send(self._start)
         await self._send({"type": "http.response.body", "body": self._last, "more_body": False})
+
+    def _stop(self) -> None:
+        self._keep_alive.stop()
+        if self._is_open and self._client is not None:
+            self._is_open = False
+            self._client.done()
 
     async def _commit(self) -> None:
         await self.begin(200, EVENT_STREAM, None)
@@ -139,4 +165,4 @@ class Answer:
             self._patience.cancel()
         if self._commitment is not None:
             self._commitment.cancel()
-        self._keep_alive.stop()
+        self._stop()

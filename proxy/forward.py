@@ -22,7 +22,8 @@ from proxy.endpoints import BodyKind, Endpoint
 from proxy.errors import InternalError, RequestTimeout, UpstreamError
 from proxy.intake import Intake
 from proxy.lifeline import Deadline, Lifeline, Lifelines
-from proxy.metering import Connecting, demand_of, is_counted, meter_of
+from proxy.metering import demand_of, is_counted, meter_of
+from proxy.pipe import CLIENT, ON_SENT, Client
 from proxy.policy import Terms, Verdict
 from proxy.policy.listing import filter_models
 from proxy.policy.query import check_query
@@ -123,7 +124,11 @@ class Forward:
         body_late = Deadline(timeouts.body, partial(_slow_body, timeouts.body))
         self._intake = Intake(max_body_bytes, body_late)
         self._redact = redact
-        self._connect = {"connect": timeouts.connect}
+        # Another one of httpx's interface is timed from outside, but for connecting.
+        self._is_timed = getattr(upstream.transport, "keeps_time", False)
+        self._timeouts = {"connect": timeouts.connect}
+        if self._is_timed:
+            self._timeouts |= {"first_byte": timeouts.first_byte, "idle": timeouts.idle}
         self._first_byte = _late(timeouts.first_byte, "answer", "FIRST_BYTE")
         self._total = _late(timeouts.total, "finish", "TOTAL")
         self._relay = Relay(
@@ -154,11 +159,12 @@ class Forward:
                 lifeline.watch(receive)
                 # Apart: clients list the models first, and must not wait behind whole generations.
                 async with self._listing_slots.hold(context.account) as context.queued_seconds:
-                    await self._serve(context, _Question(endpoint, query), lifeline, send)
+                    await self._serve(context, _Question(endpoint, query), lifeline, send, None)
                 return
             body = await self._intake.read(context, receive, lifeline, lease)
             verdict = self._judged(context, endpoint.body, body)
-            lifeline.watch(receive)
+            client: Client | None = scope.get("extensions", {}).get(CLIENT)
+            lifeline.watch(receive, client)
             demand = demand_of(endpoint.body, verdict.cost)
             async with self._gate.admit(context.account, allowance, demand) as admitted:
                 context.queued_seconds = admitted.queued_seconds
@@ -166,7 +172,7 @@ class Forward:
                 meter = self._meter(endpoint, verdict, allowance)
                 question = _Question(endpoint, query, verdict.body, meter)
                 try:
-                    await self._serve(context, question, lifeline, send)
+                    await self._serve(context, question, lifeline, send, client)
                 finally:
                     if meter is not None:
                         self._charge(context, admitted, demand, meter)
@@ -203,10 +209,15 @@ class Forward:
             self._gate.learn(context.account, demand, usage.prompt_tokens)
 
     async def _serve(
-        self, context: RequestContext, question: _Question, lifeline: Lifeline, send: Send
+        self,
+        context: RequestContext,
+        question: _Question,
+        lifeline: Lifeline,
+        send: Send,
+        client: Client | None,
     ) -> None:
         """Asks the upstream and passes on what it says."""
-        with self._begin(context, question.endpoint, send) as answer:
+        with self._begin(context, question.endpoint, send, client) as answer:
             response = await self._ask(context, question, lifeline)
             context.upstream_status = response.status_code
             if question.body is None and response.is_success:
@@ -232,22 +243,29 @@ class Forward:
             self._url,
             headers=fields,
             stream=httpx.ByteStream(body or b""),
-            extensions={"target": target, "timeout": self._connect},
+            extensions={"target": target, "timeout": self._timeouts},
         )
-        lifeline.expect(self._first_byte)
+        # Who keeps the time also says when the request is sent, and not only to be.
+        lifeline.expect(None if self._is_timed else self._first_byte)
         if meter is not None:
-            meter.asked()
-            request.extensions["trace"] = Connecting(meter)
+            if self._is_timed:
+                request.extensions[ON_SENT] = meter.asked
+            else:
+                meter.asked()
         try:
             return await self._upstream.transport.handle_async_request(request)
         except httpx.TransportError as exc:
             if meter is not None:
                 meter.refused()
+            if self._is_timed and isinstance(exc, httpx.ReadTimeout):
+                raise self._first_byte.error() from exc
             raise faults.translate(exc) from exc
 
-    def _begin(self, context: RequestContext, endpoint: Endpoint, send: Send) -> Answer:
+    def _begin(
+        self, context: RequestContext, endpoint: Endpoint, send: Send, client: Client | None
+    ) -> Answer:
         own = [(b"x-bulwark-clamped", context.clamped.encode())] if context.clamped else []
-        answer = self._relay.answer(context, send, own)
+        answer = self._relay.answer(context, send, own, client)
         if self._commit_seconds and context.stream and endpoint.streams:
             answer.commit_after(self._commit_seconds)
         return answer

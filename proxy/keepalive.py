@@ -10,6 +10,8 @@ import asyncio
 
 from starlette.types import Send
 
+from proxy.pipe import Flow, Sink
+
 COMMENT = b": keep-alive\n\n"
 
 IS_COMMENT = "bulwark.comment"
@@ -62,6 +64,8 @@ class KeepAlive:
         self._writing = False
         self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
+        self._sink: Sink | None = None
+        self._flow: Flow | None = None
 
     def start(self) -> None:
         """Watches for silence from now on, until ``stop``."""
@@ -72,19 +76,43 @@ class KeepAlive:
         """No comment is written from now on, not even one that has begun to wait for the client."""
         if self._timer is not None:
             self._timer.cancel()
+        self._sink = None
         if self._comment is not None:
             self._comment.cancel()
 
-    async def write(self, chunk: bytes) -> None:
-        """Sends a chunk of the upstream's, at once unless the client still takes a comment."""
+    async def settle(self) -> None:
+        """Returns once no comment is on its way."""
         if self._comment is not None:
             await self._comment
+
+    async def write(self, chunk: bytes) -> None:
+        """Sends a chunk of the upstream's, at once unless the client still takes a comment."""
+        await self.settle()
         # Left as it is where the send fails: whatever failed, no comment may follow.
         self._writing = True
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         self._writing = False
         self._last_write = self._loop.time()
         self._boundary.note(chunk)
+
+    def through(self, sink: Sink, flow: Flow) -> Sink:
+        """Where chunks go that are pushed rather than written, and comments with them.
+
+        Args:
+            sink: The client's; nothing is written any more, and no comment is on its way.
+            flow: Says whether the client takes what there is.
+        """
+        if self._timer is None:
+            return sink
+        self._sink, self._flow = sink, flow
+        time, note = self._loop.time, self._boundary.note
+
+        def push(chunk: bytes) -> None:
+            sink(chunk)
+            self._last_write = time()
+            note(chunk)
+
+        return push
 
     async def comment(self) -> None:
         """Sends a comment now."""
@@ -97,12 +125,19 @@ class KeepAlive:
         if self._loop.time() >= due:
             # A client that does not take what there is has no use for more; and a comment inside an
             # event would be a part of it.
-            writing = self._writing or self._comment is not None
-            if not writing and self._boundary.between_events:
-                self._comment = self._loop.create_task(self.comment())
-                self._comment.add_done_callback(self._sent)
+            if self._boundary.between_events:
+                self._say_something()
             due = self._loop.time() + self._seconds
         self._timer = self._loop.call_at(due, self._look)
+
+    def _say_something(self) -> None:
+        if self._sink is not None and self._flow is not None:
+            if not self._flow.paused:
+                self._sink(COMMENT)
+                self._last_write = self._loop.time()
+        elif not self._writing and self._comment is None:
+            self._comment = self._loop.create_task(self.comment())
+            self._comment.add_done_callback(self._sent)
 
     def _sent(self, comment: asyncio.Task[None]) -> None:
         self._comment = None

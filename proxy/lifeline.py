@@ -20,7 +20,8 @@ from typing import Self
 import anyio
 from starlette.types import Receive
 
-from proxy.errors import ClientDisconnected, ProxyError
+from proxy.errors import ClientDisconnected, ProxyError, Refusal
+from proxy.pipe import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,20 @@ class Lifeline:
         """
         self._phase_due = self._loop.time() + self._phase.seconds
 
-    def watch(self, receive: Receive) -> None:
-        """Ends the request when its client leaves. The body must have been read before."""
-        self._watcher = self._loop.create_task(self._watch(receive))
+    def watch(self, receive: Receive, client: Client | None = None) -> None:
+        """Ends the request when its client leaves.
+
+        Args:
+            receive: Tells it, to a task that is only for this.
+            client: Tells it without one, of a request whose body has been read.
+        """
+        if client is not None:
+            client.on_disconnect(self._left)
+        else:
+            self._watcher = self._loop.create_task(self._watch(receive))
+
+    def _left(self, refusal: Refusal | None) -> None:
+        self.end(refusal or ClientDisconnected())
 
     async def _watch(self, receive: Receive) -> None:
         error: ProxyError = ClientDisconnected()

@@ -48,26 +48,6 @@ def meter_of(kind: BodyKind, verdict: Verdict, *, streamed: bool) -> UsageMeter:
     )
 
 
-class Connecting:
-    """Takes back that the upstream is asked for as long as it is only being connected to.
-
-    Called by httpcore with each thing it does, 9 µs a request; whatever else is the transport calls
-    nobody, and has asked.
-    """
-
-    __slots__ = ("_meter",)
-
-    def __init__(self, meter: UsageMeter) -> None:
-        self._meter = meter
-
-    async def __call__(self, event: str, _: object) -> None:
-        """One thing that the transport does, by httpcore's name for it."""
-        if event.startswith("connection.connect_"):
-            self._meter.refused()
-        elif event == "http11.send_request_headers.started":
-            self._meter.asked()
-
-
 def _most_prompt_tokens(cost: Cost) -> int:
     """More than a prompt can have come to; what states more is a broken engine, not a long prompt."""
     return (

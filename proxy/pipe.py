@@ -12,10 +12,18 @@ from typing import Protocol
 from proxy.errors import Refusal
 
 PIPE = "pipe"
-"""The extension of an ``httpx.Response`` whose value is a ``Pipe``."""
+"""The extension of an ``httpx.Response`` whose value is a ``Pipe``.
+
+A transport that has it keeps the time by itself: ``first_byte`` and ``idle``, in seconds, in the
+``timeout`` extension of the request. Nobody above it sees a chunk come.
+"""
 
 CLIENT = "bulwark.relay"
 """The extension of an ASGI scope whose value is a ``Client``."""
+
+ON_SENT = "bulwark.on_sent"
+"""The extension of a request to a transport that keeps the time: called whenever the request is
+handed to a connection, after which the engine may be at work, and not while one is being made."""
 
 Sink = Callable[[bytes], None]
 """Takes the next chunk of a body, at once; never called with an empty one. What it raises ends the

@@ -7,7 +7,6 @@ ever invented to make it look complete.
 """
 
 import json
-import re
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -17,27 +16,14 @@ import jiter
 from starlette.types import Send
 
 from proxy import headers
-from proxy.answer import Answer, Sink
+from proxy.answer import Answer, Write
 from proxy.context import RequestContext
 from proxy.errors import RawHeaders, UpstreamError
 from proxy.lifeline import Deadline, Lifeline
+from proxy.pipe import PIPE, Client, Flow
+from proxy.pump import Body
 from proxy.telemetry.usage import UsageMeter
-from proxy.upstream import faults
-
-# Whoever announces more than an exabyte is not counting bytes.
-_LENGTH = re.compile(rb"[0-9]{1,18}")
-
-# What belongs to the hop between the two of us, and what only a request of ours could have asked for:
-# a part of an answer must never pass for the whole.
-_NOT_THE_CLIENTS = frozenset(
-    {
-        HTTPStatus.RESET_CONTENT,
-        HTTPStatus.PARTIAL_CONTENT,
-        HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
-        HTTPStatus.MISDIRECTED_REQUEST,
-        HTTPStatus.UPGRADE_REQUIRED,
-    }
-)
+from proxy.upstream.heads import announced_length, check_head
 
 # An upstream's error is a message and the names of a few fields.
 MAX_ERROR_BYTES = 64 * 1024
@@ -60,9 +46,17 @@ class Relay:
     response_headers: frozenset[bytes] = frozenset()
     keep_alive_seconds: float = 0.0
 
-    def answer(self, context: RequestContext, send: Send, own: RawHeaders = ()) -> Answer:
+    def answer(
+        self,
+        context: RequestContext,
+        send: Send,
+        own: RawHeaders = (),
+        client: Client | None = None,
+    ) -> Answer:
         """An answer to fill, with our own fields in its head."""
-        return Answer(context, send, own=own, keep_alive_seconds=self.keep_alive_seconds)
+        return Answer(
+            context, send, client=client, own=own, keep_alive_seconds=self.keep_alive_seconds
+        )
 
     async def stream(
         self,
@@ -86,11 +80,15 @@ class Relay:
             await answer.settle()
             if meter is not None:
                 meter.begin(response.status_code, events=_is_events(response))
-            announced = self._check(response, self.max_response_bytes)
-            sink = await self._begin(response, announced, answer, lifeline, meter)
-            await self._pump(
-                response, announced, self.max_response_bytes, lifeline, sink, meter=meter
-            )
+            body = self._body(response, self.max_response_bytes, meter)
+            write = await self._begin(response, body.announced, answer, lifeline, meter)
+            # A transport that can push keeps the time of each chunk, which nobody else sees.
+            pipe, flow = response.extensions.get(PIPE), Flow()
+            sink = await answer.open(flow) if pipe is not None else None
+            if pipe is not None and sink is not None:
+                await body.push(pipe, flow, sink)
+            else:
+                await body.pull(response, write, lifeline)
         finally:
             await _close(response)
         # Last, and after everything that could wait: a client that leaves now has its answer.
@@ -103,7 +101,7 @@ class Relay:
         answer: Answer,
         lifeline: Lifeline,
         meter: UsageMeter | None,
-    ) -> Sink:
+    ) -> Write:
         status, received = response.status_code, response.headers.raw
         events = _is_events(response)
         if answer.committed and not events:
@@ -145,93 +143,20 @@ class Relay:
             chunks.append(chunk)
 
         try:
-            announced = self._check(response, max_bytes)
-            await self._pump(response, announced, max_bytes, lifeline, keep)
+            await self._body(response, max_bytes).pull(response, keep, lifeline)
         finally:
             await _close(response)
         return b"".join(chunks)
 
-    def _check(self, response: httpx.Response, max_bytes: int) -> int | None:
-        """The announced length, if there is one, of an answer whose head is in order."""
+    def _body(
+        self, response: httpx.Response, max_bytes: int, meter: UsageMeter | None = None
+    ) -> Body:
+        """What is known of the body of an answer whose head is in order."""
         check_head(response.status_code, response.headers.raw)
-        announced = announced_length(response.headers.raw)
-        if announced is not None and announced > max_bytes:
-            raise _too_long(max_bytes)
-        return announced
-
-    async def _pump(
-        self,
-        response: httpx.Response,
-        announced: int | None,
-        max_bytes: int,
-        lifeline: Lifeline,
-        sink: Sink,
-        *,
-        meter: UsageMeter | None = None,
-    ) -> None:
-        passed = 0
-        lifeline.expect(self.idle)
-        try:
-            async for chunk in response.stream:  # type: ignore[union-attr] # a transport's is async
-                lifeline.progress()
-                passed += len(chunk)
-                if passed > max_bytes:
-                    raise _too_long(max_bytes)
-                if to_pass := chunk if meter is None else meter.note(chunk):
-                    await sink(to_pass)
-        except httpx.TransportError as exc:
-            await _end(meter, sink, complete=False)
-            raise faults.translate(exc) from exc
-        # The transport should have seen it, but not every transport looks.
-        if announced is not None and passed != announced:
-            await _end(meter, sink, complete=False)
-            raise UpstreamError("The model server's answer does not have the length it announced.")
-        await _end(meter, sink, complete=True)
-
-
-def check_head(status: int, fields: RawHeaders) -> None:
-    """Lets the head of an answer pass, or says why it must not cross.
-
-    Raises:
-        UpstreamError: In the upstream's place.
-    """
-    match status // 100:
-        case 2 | 4 | 5:
-            pass
-        case 3:
-            # Followed, it would let the engine choose whom we talk to; relayed, whom the client does.
-            raise UpstreamError(f"The model server answered with a redirect ({status}).")
-        case _:
-            raise UpstreamError(f"The model server answered with status {status}: no answer.")
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        # It is our key that was refused: a client that reads 401 would throw its own away.
-        raise UpstreamError(
-            f"The model server refused this proxy's own key ({status}, PROXY_UPSTREAM_API_KEY). "
-            "Your key is not at fault."
-        )
-    if status in _NOT_THE_CLIENTS:
-        raise UpstreamError(
-            f"The model server answered with status {status}, which is not for you."
-        )
-    codings = [value for name, value in fields if name.lower() == b"content-encoding"]
-    if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):
-        # Asked for identity. What cannot be read cannot be measured either.
-        raise UpstreamError("The model server compressed its answer, which it was asked not to do.")
-
-
-def announced_length(fields: RawHeaders) -> int | None:
-    """The length that an answer announces; None where its framing or its end tells.
-
-    Raises:
-        UpstreamError: Two framings, which two readers could read differently (RFC 9112 §6.3).
-    """
-    lengths = [value for name, value in fields if name.lower() == b"content-length"]
-    if not lengths:
-        return None
-    chunked = any(name.lower() == b"transfer-encoding" for name, _ in fields)
-    if chunked or len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0]):
-        raise UpstreamError("The model server's answer states its length in more than one way.")
-    return int(lengths[0])
+        body = Body(announced_length(response.headers.raw), max_bytes, self.idle, meter)
+        if body.announced is not None and body.announced > max_bytes:
+            raise body.too_long()
+        return body
 
 
 def _told(body: bytes) -> dict[str, object] | None:
@@ -252,20 +177,8 @@ def _told(body: bytes) -> dict[str, object] | None:
     return error if message and isinstance(message, str) else None
 
 
-def _too_long(max_bytes: int) -> UpstreamError:
-    return UpstreamError(
-        f"The answer is longer than {max_bytes:,} bytes (PROXY_MAX_RESPONSE_BYTES)."
-    )
-
-
 def _is_events(response: httpx.Response) -> bool:
     return response.status_code == HTTPStatus.OK and headers.is_event_stream(response.headers.raw)
-
-
-async def _end(meter: UsageMeter | None, sink: Sink, *, complete: bool) -> None:
-    """Passes on what the meter has held back: what the upstream has said, the client gets."""
-    if meter is not None and (rest := meter.end(complete=complete)):
-        await sink(rest)
 
 
 async def _close(response: httpx.Response) -> None:

@@ -17,8 +17,9 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.lifeline import Deadline, Lifelines
-from proxy.relay import Relay, announced_length, check_head
+from proxy.relay import Relay
 from proxy.telemetry.usage import Usage, UsageMeter
+from proxy.upstream.heads import announced_length, check_head
 from tests.harness import usages
 
 LONG = Deadline(3600.0, lambda: UpstreamTimeout("late"))
