@@ -95,6 +95,7 @@ class Forward:
         keep_alive_seconds: As in ``Relay``.
         commit_seconds: How long the upstream may take to say anything before a stream is begun in
             its place; 0 waits for it (``PROXY_SSE_COMMIT_SECONDS``).
+        write_through: Whether what the server offers beyond ASGI is used (``PROXY_WRITE_THROUGH``).
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Forward:
         redact: bool = False,
         keep_alive_seconds: float = 0.0,
         commit_seconds: float = 0.0,
+        write_through: bool = True,
     ) -> None:
         self._policy = policy
         self._gate = gate
@@ -124,6 +126,7 @@ class Forward:
         body_late = Deadline(timeouts.body, partial(_slow_body, timeouts.body))
         self._intake = Intake(max_body_bytes, body_late)
         self._redact = redact
+        self._write_through = write_through
         # Another one of httpx's interface is timed from outside, but for connecting.
         self._is_timed = getattr(upstream.transport, "keeps_time", False)
         self._timeouts = {"connect": timeouts.connect}
@@ -163,7 +166,7 @@ class Forward:
                 return
             body = await self._intake.read(context, receive, lifeline, lease)
             verdict = self._judged(context, endpoint.body, body)
-            client: Client | None = scope.get("extensions", {}).get(CLIENT)
+            client = self._client(scope)
             lifeline.watch(receive, client)
             demand = demand_of(endpoint.body, verdict.cost)
             async with self._gate.admit(context.account, allowance, demand) as admitted:
@@ -176,6 +179,10 @@ class Forward:
                 finally:
                     if meter is not None:
                         self._charge(context, admitted, demand, meter)
+
+    def _client(self, scope: Scope) -> Client | None:
+        """What the server offers beyond ASGI."""
+        return scope["extensions"].get(CLIENT) if self._write_through else None
 
     def _judged(self, context: RequestContext, kind: BodyKind, body: bytes) -> Verdict:
         """What to send upstream, the very bytes unless something in them had to change; its cost."""

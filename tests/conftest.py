@@ -2,6 +2,10 @@
 
 import os
 
+import pytest
+
+from tests.harness.running import WAY
+
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -14,3 +18,16 @@ def pytest_configure() -> None:
     for name in _PROXIES:
         os.environ.pop(name, None)
         os.environ.pop(name.upper(), None)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that is ``both_ways`` runs with streams pushed from socket to socket, and pulled."""
+    if metafunc.definition.get_closest_marker("both_ways") is not None:
+        metafunc.parametrize("way", ["pushed", "pulled"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which way the streams of the test's proxies take, where the test has one."""
+    if (name := getattr(request, "param", None)) is not None:
+        monkeypatch.setenv(WAY, name)

@@ -290,6 +290,7 @@ def _forward(parts: _Parts) -> Forward:
         redact=settings.profile == "strict",
         keep_alive_seconds=settings.sse_keepalive_seconds,
         commit_seconds=settings.sse_commit_seconds,
+        write_through=settings.write_through,
     )
 
 

@@ -344,6 +344,10 @@ class Settings(BaseSettings):
     total_timeout_seconds: Seconds = _setting(
         1800.0, "One request, from its body to its last byte.", unit="seconds", ge=0.01, le=_DAY
     )
+    write_through: bool = _setting(
+        True,
+        "Streams go from socket to socket; `false` takes each chunk through the application, slower, to find faults.",
+    )
     sse_keepalive_seconds: Seconds = _setting(
         15.0,
         "Silence in an event stream after which a comment is sent, so that no tunnel cuts it; 0 sends none.",

@@ -14,6 +14,8 @@ from tests.harness.forwarding import until
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
 from tests.harness.upstream import SSE_HEAD, End, Step, event, sse
 
+pytestmark = pytest.mark.both_ways
+
 RUNS = 20
 WITHIN_SECONDS = 2.0
 ORIGIN = "https://chat.example.org"

@@ -24,6 +24,8 @@ from tests.harness.upstream import (
     sse,
 )
 
+pytestmark = pytest.mark.both_ways
+
 
 async def begin(running: Running, **headers: str) -> tuple[RawClient, RawResponse]:
     """A client that has asked for a stream, and the head of its answer."""

@@ -15,6 +15,8 @@ from tests.harness.forwarding import until
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch, Running
 from tests.harness.upstream import SSE_HEAD, End, Script, chunk, event, response, sse
 
+pytestmark = pytest.mark.both_ways
+
 HANG_UPS = 20
 WITHIN_SECONDS = 1.0
 

@@ -19,6 +19,8 @@ from tests.harness.upstream import (
     sse,
 )
 
+pytestmark = pytest.mark.both_ways
+
 SOON = 0.02
 
 JSON_HEAD = (

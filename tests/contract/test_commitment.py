@@ -24,6 +24,8 @@ from tests.harness.upstream import (
     sse,
 )
 
+pytestmark = pytest.mark.both_ways
+
 SOON = 0.02
 COMMITTING: dict[str, Any] = {"sse_keepalive_seconds": SOON, "sse_commit_seconds": SOON}
 

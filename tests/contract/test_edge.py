@@ -15,6 +15,8 @@ from tests.harness.edge import Edge
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
 from tests.harness.upstream import DONE, LAST_CHUNK, SSE_HEAD, Step, chunk, event, response, sse
 
+pytestmark = pytest.mark.both_ways
+
 SCALE = 1 / 200
 """Of an edge that cuts after 100 s, comments after 15 s and a commitment after 45 s."""
 

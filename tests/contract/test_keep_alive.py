@@ -12,6 +12,8 @@ from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
 CLIENT = """
 import concurrent.futures, socket, sys
 
+pytestmark = pytest.mark.both_ways
+
 port, clients, requests = map(int, sys.argv[1:])
 request = sys.stdin.buffer.read()
 

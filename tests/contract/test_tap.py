@@ -12,6 +12,8 @@ from tests.harness.client import BrokenOff, RawClient, request_bytes
 from tests.harness.tap import Tap
 from tests.harness.upstream import LAST_CHUNK, SSE_HEAD, End, Upstream, event, response, sse
 
+pytestmark = pytest.mark.both_ways
+
 REQUEST = request_bytes("POST", "/v1/x", {}, b'{"a":1}')
 
 

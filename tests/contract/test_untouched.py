@@ -10,6 +10,8 @@ from tests.contract.tables.untouched import ODD, TOOLS
 from tests.harness import upstream as upstreams
 from tests.harness.running import BEARER, JSON, KEY, Launch
 
+pytestmark = pytest.mark.both_ways
+
 
 def sha256(body: bytes) -> str:
     """A digest, as a person would compare two bodies."""

@@ -25,6 +25,8 @@ from tests.harness.upstream import (
     response,
 )
 
+pytestmark = pytest.mark.both_ways
+
 ASK = b'"stream_options":{"include_usage":true}'
 LIMIT = 1_000_000
 """Tokens a minute, which the key of these tests has; enough for all of them."""

@@ -7,6 +7,7 @@ sockets, slots, memory and tasks is the doing of what they test.
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from proxy.principal import Principal
 from proxy.server.protocol import ProtocolLimits
 from proxy.upstream import target, transport
 from tests.harness.client import TIMEOUT_SECONDS, RawClient, request_bytes
+from tests.harness.running import WAY
 from tests.harness.served import Served, serving
 
 CHAT = "/v1/chat/completions"
@@ -108,6 +110,7 @@ class Front:
             max_response_bytes=options.max_response_bytes,
             response_headers=options.response_headers,
             redact=options.redact,
+            write_through=os.environ.get(WAY) != "pulled",
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +18,9 @@ from tests.harness import upstream as upstreams
 from tests.harness.client import TIMEOUT_SECONDS, RawClient, RawResponse
 from tests.harness.quiet import QuietEngine
 from tests.harness.upstream import Upstream
+
+WAY = "BULWARK_WAY"
+"""The variable that says which way streams take, ``pushed`` or ``pulled``, where a test does not."""
 
 KEY = "sk-test-" + "k" * 40
 """The key that a proxy has unless its settings say otherwise; called ``env-1``."""
@@ -198,6 +202,7 @@ async def launch(
     clocks = clocks or app.Clocks()
     async with upstreams.serve() as upstream:
         usual = {"upstream_url": upstream.url, "api_keys": KEY, "log_level": "debug"}
+        usual |= {"write_through": str(os.environ.get(WAY) != "pulled")}
         given = {**usual, "port": 0, "admin_port": 0, **settings}
         config = load({f"PROXY_{k.upper()}": str(v) for k, v in given.items() if v is not None})
         log, registry = Lines(), CollectorRegistry()

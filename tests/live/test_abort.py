@@ -20,6 +20,8 @@ from tests.harness.figures import Figures
 from tests.harness.running import BEARER, CHAT, JSON, Running
 from tests.live.conftest import Live
 
+pytestmark = pytest.mark.both_ways
+
 WITHIN_SECONDS = 1.0
 """Our part, from the client's leaving to the end of our connection to the engine, or of its place in
 our queue: every time. See `ours` for how it is counted."""

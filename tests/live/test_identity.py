@@ -21,6 +21,8 @@ from tests.harness.running import BEARER, CHAT, JSON, Running
 from tests.harness.tap import tap_of
 from tests.live.conftest import ENGINE_KEY, Live, available
 
+pytestmark = pytest.mark.both_ways
+
 COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"

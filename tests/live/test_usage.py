@@ -31,6 +31,8 @@ from tests.live.test_identity import (
     user,
 )
 
+pytestmark = pytest.mark.both_ways
+
 __all__ = ["transformers"]
 
 LIMIT: dict[str, Any] = {"key_tokens_per_minute": 10_000_000}

@@ -14,6 +14,8 @@ from tests.harness import upstream as upstreams
 from tests.harness.running import KEY, Launch, Running
 from tests.harness.upstream import End
 
+pytestmark = pytest.mark.both_ways
+
 STANDIN = pytest.mark.usefixtures("standin_only")
 
 HELLO: list[MessageParam] = [{"role": "user", "content": "hello there"}]

@@ -15,6 +15,8 @@ from tests.harness import upstream as upstreams
 from tests.harness.running import KEY, Launch, Running
 from tests.harness.upstream import End, Script, Step, completion_chunk, response
 
+pytestmark = pytest.mark.both_ways
+
 COMMITTING: dict[str, Any] = {"sse_keepalive_seconds": 0.02, "sse_commit_seconds": 0.02}
 HELLO: Any = [{"role": "user", "content": "hi"}]
 

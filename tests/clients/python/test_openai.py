@@ -19,6 +19,8 @@ from pydantic import BaseModel
 from tests.clients.conftest import Client
 from tests.harness.running import KEY, Launch, Running
 
+pytestmark = pytest.mark.both_ways
+
 STANDIN = pytest.mark.usefixtures("standin_only")
 
 WEATHER: ChatCompletionToolParam = {

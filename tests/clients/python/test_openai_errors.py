@@ -18,6 +18,8 @@ from tests.harness import upstream as upstreams
 from tests.harness.running import KEY, Launch, Running
 from tests.harness.upstream import End, completion_chunk, event
 
+pytestmark = pytest.mark.both_ways
+
 
 @pytest.fixture(scope="module")
 def tried() -> Client:

@@ -16,6 +16,8 @@ from tests.harness.deaf import connecting, deaf_port
 from tests.harness.forwarding import Front, chat, forwarding, post, until
 from tests.harness.upstream import SSE_HEAD, End, Script, Upstream, chunk, event, response, sse
 
+pytestmark = pytest.mark.both_ways
+
 HANG_UPS = 20
 WITHIN_SECONDS = 1.0
 

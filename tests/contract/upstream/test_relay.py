@@ -23,6 +23,8 @@ from tests.harness.upstream import (
     sse,
 )
 
+pytestmark = pytest.mark.both_ways
+
 STREAM = post(chat(stream=True))
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n"
 
