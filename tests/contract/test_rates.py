@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -223,40 +224,84 @@ async def test_on_anthropics_routes(proxy: Launch) -> None:
     assert answer.header(b"retry-after") == b"61"
 
 
-def soon(seconds: float) -> Clocks:
-    """A clock that goes as fast as the machine's, and so long before a turn of its minutes."""
-    began = time.monotonic()
-    return Clocks(monotonic=lambda: START + 60 - seconds + time.monotonic() - began)
+@dataclass
+class Waits:
+    """What an SDK was told to wait, and what it waited; the hooks of its HTTP client.
+
+    Its first request comes two seconds before a turn of the clock, which then stands: what was
+    asked late because the machine was busy is told the same. The turn comes once that was told.
+
+    Attributes:
+        told: The seconds of its Retry-After.
+        waited: The seconds from there to its next request, on the machine's clock.
+    """
+
+    clock: Clock = field(default_factory=lambda: Clock(START + 58.5))
+    told: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)
+    _refused: float | None = None
+
+    async def asks(self, request: object) -> None:
+        """About to be sent."""
+        if self._refused is not None:
+            self.waited.append(time.monotonic() - self._refused)
+            self._refused = None
+
+    async def hears(self, response: Any) -> None:
+        """Its head is there."""
+        if response.status_code == 429:
+            self.told.append(float(response.headers["retry-after"]))
+            self.clock.now += self.told[-1]
+            self._refused = time.monotonic()
+
+    @property
+    def hooks(self) -> dict[str, list[Callable[..., Any]]]:
+        """For its client."""
+        return {"request": [self.asks], "response": [self.hears]}
+
+    def assert_as_told(self) -> None:
+        """Once, and not less; what it waited more is a busy machine's, and no back-off of its own."""
+        assert self.told == [2]
+        (waited,) = self.waited
+        # Timers may be early by a tick of the loop's clock.
+        assert 2 - 0.01 <= waited < 2 + OWN_SECONDS
+
+
+OWN_SECONDS = 5
+"""More than a busy machine adds."""
 
 
 async def test_openais_sdk_waits_as_long_as_it_is_told(proxy: Launch) -> None:
     """Its first retry would come after half a second; told two seconds, after two."""
-    front = await proxy(key_requests_per_minute=1, clocks=soon(1.6))
+    waits = Waits()
+    front = await proxy(key_requests_per_minute=1, clocks=Clocks(monotonic=waits.clock))
     front.upstream.reply = whole(1, 1)
-    async with openai_client(front.port, max_retries=1) as client:
-        await say(client)
-        started = time.monotonic()
-        await say(client)
-        waited = time.monotonic() - started
-    statuses = [line["status"] for line in front.log.requests()]
-    assert statuses == [200, 429, 200]
-    assert 2 <= waited < 3.5
+    http_client = openai.DefaultAsyncHttpxClient(event_hooks=waits.hooks)
+    async with openai_client(front.port, max_retries=1, http_client=http_client) as client:
+        for _ in range(2):
+            await say(client)
+    await front.log.nth(2)
+    assert [line["status"] for line in front.log.requests()] == [200, 429, 200]
+    waits.assert_as_told()
 
 
 async def test_anthropics_sdk_waits_as_long_as_it_is_told(proxy: Launch) -> None:
     """As above."""
-    front = await proxy(key_requests_per_minute=1, clocks=soon(1.6))
+    waits = Waits()
+    front = await proxy(key_requests_per_minute=1, clocks=Clocks(monotonic=waits.clock))
     front.upstream.reply = whole(1, 1)
+    http_client = anthropic.DefaultAsyncHttpxClient(event_hooks=waits.hooks)
     base_url = f"http://127.0.0.1:{front.port}"
-    async with anthropic.AsyncAnthropic(base_url=base_url, api_key=KEY, max_retries=1) as client:
-        started = time.monotonic()
+    async with anthropic.AsyncAnthropic(
+        base_url=base_url, api_key=KEY, max_retries=1, http_client=http_client
+    ) as client:
         for _ in range(2):
             await client.messages.create(
                 model="m", max_tokens=5, messages=[{"role": "user", "content": "hi"}]
             )
-        waited = time.monotonic() - started
+    await front.log.nth(2)
     assert [line["status"] for line in front.log.requests()] == [200, 429, 200]
-    assert 2 <= waited < 3.5
+    waits.assert_as_told()
 
 
 async def test_openais_sdk_does_not_repeat_what_is_too_large(proxy: Launch) -> None:
