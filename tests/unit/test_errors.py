@@ -138,7 +138,12 @@ def test_the_tree_in_the_docstring_is_the_tree(cls: type[ProxyError]) -> None:
 
 def test_policy_refusals_are_not_retried() -> None:
     """An SDK asks once and shows the message; but for what passes by waiting."""
-    passing = (errors.RequestTimeout, errors.RateLimitExceeded, errors.TooManyFailures)
+    passing = (
+        errors.RequestTimeout,
+        errors.RateLimitExceeded,
+        errors.TooManyFailures,
+        errors.TooManyConnections,
+    )
     for cls in concrete(Refusal):
         if cls.status < 500:
             assert (cls.status in RETRIED) == (cls in passing)
