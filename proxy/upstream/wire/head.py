@@ -1,0 +1,126 @@
+"""The head of a response: strict syntax, and what it says about the body behind it.
+
+This is not left to the parser of the body. llhttp reads a response without knowing its request, takes
+some forms that other readers take otherwise, and costs a callback a field where this costs none.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxy.upstream.wire.limits import WireError
+
+__all__ = ["CHUNKED", "UNTIL_EOF", "Head", "body_behind", "check_beginning", "keeps_alive", "parse"]
+
+CHUNKED = -1
+UNTIL_EOF = -2
+
+# Possessive quantifiers throughout: no input makes these go back, so each is linear.
+_HEAD = re.compile(
+    rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*+)?"
+    rb"((?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[\t\x20-\x7e\x80-\xff]*+)*+)\r\n\r\n"
+).fullmatch
+_FIELDS = re.compile(rb"\r\n([^:]++):[\t ]*+([^\r]*+)").findall
+
+_HOPELESS = re.compile(rb"(?<!\r)\n|\r[^\n]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]").search
+_BEGINNING = b"HTTP/1."
+_MAX_DIGITS = 18  # fits into 64 bits, for whoever reads it after us
+
+_NO_CONTENT = 204
+_NOT_MODIFIED = 304
+_OK = 200
+
+Field = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class Head:
+    """The head of a final response.
+
+    Attributes:
+        status: 200 to 599.
+        fields: In their order; names in lower case, values without white space around them.
+    """
+
+    status: int
+    fields: list[Field]
+
+
+def check_beginning(block: bytearray, checked: int) -> None:
+    """Looks at a part of a head, so that what can never become one is not waited for.
+
+    Args:
+        block: The head so far.
+        checked: How much of it was looked at before.
+
+    Raises:
+        WireError: Whatever comes, it will not be valid.
+    """
+    if not _BEGINNING.startswith(bytes(block[: len(_BEGINNING)])):
+        raise WireError("what the engine says is not HTTP/1.0 or HTTP/1.1")
+    if _HOPELESS(block, max(checked - 1, 0)):
+        raise WireError("a head has control characters or lone line ends")
+
+
+def parse(block: bytes, max_fields: int) -> tuple[Head, int]:
+    """One whole head, from the status line to the empty line, and its minor version.
+
+    Raises:
+        WireError: It is not valid, or has too many fields.
+    """
+    match = _HEAD(block)
+    if match is None:
+        raise WireError("a head is not valid")
+    minor, status, lines = match.groups()
+    found = _FIELDS(lines)
+    if len(found) > max_fields:
+        raise WireError("a head has too many fields")
+    if b" \r\n" in block or b"\t\r\n" in block:
+        fields = [(name.lower(), value.rstrip(b"\t ")) for name, value in found]
+    else:
+        fields = [(name.lower(), value) for name, value in found]
+    return Head(int(status), fields), 0 if minor == b"0" else 1
+
+
+def body_behind(head: Head, minor: int, *, answers_head: bool) -> int:
+    """How long the body is: a number of bytes, ``CHUNKED`` or ``UNTIL_EOF``.
+
+    Raises:
+        WireError: It can be read in two ways, also where there is no body at all.
+    """
+    named = dict(head.fields)
+    if len(named) != len(head.fields):
+        _refuse_repetition(head.fields)
+    coding, length = named.get(b"transfer-encoding"), named.get(b"content-length")
+    body = UNTIL_EOF
+    if coding is not None:
+        if length is not None:
+            raise WireError("a response has both a length and a transfer coding")
+        if minor == 0 or coding.lower() != b"chunked":
+            raise WireError("a response has a transfer coding that is not plain chunked")
+        body = CHUNKED
+    elif length is not None:
+        if len(length) > _MAX_DIGITS or not length.isdigit():
+            raise WireError("the length of a response is not valid")
+        body = int(length)
+    if head.status < _OK and body != UNTIL_EOF:
+        raise WireError("an interim response announces a body")
+    if answers_head or head.status in (_NO_CONTENT, _NOT_MODIFIED):
+        return 0  # RFC 9112 §6.3: whatever the fields say
+    return body
+
+
+def _refuse_repetition(fields: Sequence[Field]) -> None:
+    names = [name for name, _ in fields]
+    # Equal ones too: whoever looks at them next may take them for a list.
+    if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
+        raise WireError("a response says more than once how long it is")
+
+
+def keeps_alive(head: Head, minor: int) -> bool:
+    """Whether the other side will read another request on this connection (RFC 9112 §9.3)."""
+    said = [value for name, value in head.fields if name == b"connection"]
+    if not said:
+        return minor == 1
+    options = {option.strip(b"\t ") for option in b",".join(said).lower().split(b",")}
+    return b"close" not in options and (minor == 1 or b"keep-alive" in options)
