@@ -182,7 +182,7 @@ class Forward:
 
     def _client(self, scope: Scope) -> Client | None:
         """What the server offers beyond ASGI."""
-        return scope["extensions"].get(CLIENT) if self._write_through else None
+        return scope.get("extensions", {}).get(CLIENT) if self._write_through else None
 
     def _judged(self, context: RequestContext, kind: BodyKind, body: bytes) -> Verdict:
         """What to send upstream, the very bytes unless something in them had to change; its cost."""

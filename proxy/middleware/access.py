@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.context import RequestContext
 from proxy.endpoints import Endpoint
 from proxy.errors import Dialect, RawHeaders, Reason
-from proxy.keepalive import IS_COMMENT
+from proxy.keepalive import COMMENT, IS_COMMENT
 from proxy.middleware.clients import ClientAddress
+from proxy.pipe import CLIENT, Client, Flow, Sink
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics
 
@@ -70,6 +71,9 @@ class AccessLayer:
         )
         context.attach(scope)
         self._metrics.request_began()
+        extensions = scope.get("extensions", {})
+        if (client := extensions.get(CLIENT)) is not None:
+            extensions[CLIENT] = _RecordedClient(context, client, self._clock)
         try:
             await self._app(scope, receive, _Recorder(context, send, self._clock))
         except asyncio.CancelledError:
@@ -126,6 +130,34 @@ class _Recorder:
             if context.rate_fields:
                 _add_missing(message["headers"], context.rate_fields)
         await self._send(message)
+
+
+class _RecordedClient:
+    """The same for what is pushed past ``send``."""
+
+    __slots__ = ("_client", "_clock", "_context", "done", "on_disconnect")
+
+    def __init__(self, context: RequestContext, client: Client, clock: Callable[[], float]) -> None:
+        self._context = context
+        self._client = client
+        self._clock = clock
+        self.on_disconnect = client.on_disconnect
+        self.done = client.done
+
+    def open(self, flow: Flow) -> Sink | None:
+        """As the server's own."""
+        sink = self._client.open(flow)
+        if sink is None:
+            return None
+        context, clock = self._context, self._clock
+
+        def push(chunk: bytes) -> None:
+            if not context.first_byte and chunk is not COMMENT:
+                context.first_byte = clock()
+            context.bytes_out += len(chunk)
+            sink(chunk)
+
+        return push
 
 
 def _add_missing(headers: list[tuple[bytes, bytes]], fields: RawHeaders) -> None:
