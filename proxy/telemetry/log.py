@@ -5,18 +5,24 @@ exception. Everything in it is a number, a word of ours, or an address, so no cl
 line or leave a secret in one.
 """
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import msgspec
 import structlog
 
 from proxy.context import RequestContext
 from proxy.errors import Reason, Refusal
+from proxy.telemetry.writer import LineWriter
 
 LogFormat = Literal["json", "text"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+_SEVERITY: Mapping[LogLevel, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+
+# An enumeration's own ``value`` is ten times a look-up.
+_WORDS: Mapping[Reason | None, str] = {None: "ok", **{reason: reason.value for reason in Reason}}
 
 # RFC 9110 §9.3 and RFC 5789. Any other method is a word of the client's.
 _METHODS = frozenset(
@@ -28,10 +34,11 @@ class Log:
     """Writes lines to a stream.
 
     Args:
-        stream: Where to; each line is flushed.
+        stream: Where to.
         form: ``json``, or ``text``: the same as ``name=value`` pairs.
         level: The least severe level that is written.
         now: The wall clock, in UTC.
+        on_lost: Called with how many lines could not be written, whenever some could not.
     """
 
     def __init__(
@@ -41,21 +48,12 @@ class Log:
         form: LogFormat,
         level: LogLevel,
         now: Callable[[], datetime],
+        on_lost: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._now = now
-        render = _as_json if form == "json" else _AsText()
-        self._logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-            structlog.BytesLogger(stream),
-            processors=[self._stamp, render],
-            wrapper_class=structlog.make_filtering_bound_logger(level),
-            cache_logger_on_first_use=True,
-        )
-        self._levels: dict[str, Callable[..., object]] = {
-            "debug": self._logger.debug,
-            "info": self._logger.info,
-            "warning": self._logger.warning,
-            "error": self._logger.error,
-        }
+        self._render = msgspec.json.Encoder().encode if form == "json" else _AsText()
+        self._least = _SEVERITY[level]
+        self._writer = LineWriter(stream, lost=self._lost_lines, on_lost=on_lost)
 
     def request(self, context: RequestContext, *, ended: float, quiet: bool = False) -> None:
         """The canonical line of a request that has ended.
@@ -65,15 +63,23 @@ class Log:
             ended: When, on the clock of ``context.started``.
             quiet: Say it at ``debug`` if it went well: probes are no news.
         """
-        endpoint, principal, outcome = context.endpoint, context.principal, context.outcome
-        fields: dict[str, object] = {
+        outcome = context.outcome
+        level = _level(outcome, quiet=quiet)
+        if _SEVERITY[level] < self._least:
+            return
+        endpoint, principal = context.endpoint, context.principal
+        started, first_byte = context.started, context.first_byte
+        line: dict[str, object] = {
+            "timestamp": self._timestamp(),
+            "level": level,
+            "event": "request",
             "request_id": context.request_id,
             "client": context.client,
-            "key_id": principal.key_id if principal else None,
+            "key_id": principal.key_id if principal is not None else None,
             "method": context.method if context.method in _METHODS else "other",
-            "endpoint": endpoint.name if endpoint else None,
+            "endpoint": endpoint.name if endpoint is not None else None,
             "status": context.final_status,
-            "outcome": outcome.value if outcome else "ok",
+            "outcome": _WORDS[outcome],
             "upstream_status": context.upstream_status or None,
             "stream": context.stream,
             "bytes_in": context.bytes_in,
@@ -85,19 +91,18 @@ class Log:
             "usage": _usage_source(context),
             "clamped": context.clamped or None,
             "queued_seconds": round(context.queued_seconds, 4),
-            "first_byte_seconds": (
-                round(context.first_byte - context.started, 4) if context.first_byte else None
-            ),
-            "duration_seconds": round(ended - context.started, 4),
+            "first_byte_seconds": round(first_byte - started, 4) if first_byte else None,
+            "duration_seconds": round(ended - started, 4),
         }
         if context.fault:
-            fields["fault"] = context.fault
-        self._levels[_level(outcome, quiet=quiet)]("request", **fields)
+            line["fault"] = context.fault
+        self._write(line)
 
     def refused_early(self, refusal: Refusal, client: str, request_id: str) -> None:
         """The line of what was no request yet: the server refused it below ASGI."""
-        self._logger.warning(
+        self.server(
             "request",
+            level="warning",
             request_id=request_id,
             client=client,
             status=refusal.status,
@@ -106,15 +111,25 @@ class Log:
 
     def server(self, event: str, *, level: LogLevel = "info", **fields: object) -> None:
         """A line about the server itself, of values that are no secrets."""
-        self._levels[level](event, **fields)
+        if _SEVERITY[level] >= self._least:
+            self._write(self._line(event, level, fields))
 
-    def _stamp(self, _: object, level: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-        return {
-            "timestamp": self._now().isoformat(timespec="milliseconds"),
-            "level": level,
-            "event": event.pop("event"),
-            **event,
-        }
+    def close(self) -> None:
+        """Writes what still waits to be written, within a second; what comes later is written at once."""
+        self._writer.close()
+
+    def _line(self, event: str, level: LogLevel, fields: Mapping[str, object]) -> dict[str, object]:
+        return {"timestamp": self._timestamp(), "level": level, "event": event, **fields}
+
+    def _write(self, line: dict[str, object]) -> None:
+        self._writer.write(self._render(line) + b"\n")
+
+    def _lost_lines(self, number: int) -> bytes:
+        """Stands where lines are missing, whatever the level: nobody should count on what is left."""
+        return self._render(self._line("log_lines_dropped", "warning", {"lines": number})) + b"\n"
+
+    def _timestamp(self) -> str:
+        return self._now().isoformat(timespec="milliseconds")
 
 
 def _usage_source(context: RequestContext) -> str | None:
@@ -131,16 +146,12 @@ def _level(outcome: Reason | None, *, quiet: bool) -> LogLevel:
     return "warning" if outcome.is_refusal else "info"
 
 
-def _as_json(_: object, __: str, event: MutableMapping[str, Any]) -> bytes:
-    return msgspec.json.encode(event)
-
-
 class _AsText:
     """``name=value`` pairs in the order they were given, for people and ``grep``."""
 
     def __init__(self) -> None:
         self._render = structlog.processors.LogfmtRenderer(bool_as_flag=False)
 
-    def __call__(self, logger: object, level: str, event: MutableMapping[str, Any]) -> bytes:
-        given = {name: value for name, value in event.items() if value is not None}
-        return self._render(logger, level, given).encode()
+    def __call__(self, line: dict[str, object]) -> bytes:
+        given = {name: value for name, value in line.items() if value is not None}
+        return self._render(None, "", given).encode()

@@ -1,7 +1,9 @@
 """The log line: its form, its level, and what never gets into it."""
 
+import asyncio
 import io
 import json
+import os
 from datetime import UTC, datetime
 
 import pytest
@@ -196,3 +198,42 @@ def test_lines_about_the_server() -> None:
     stream = io.BytesIO()
     Log(stream, form="text", level="info", now=lambda: NOW).server("listening", port=8080)
     assert stream.getvalue().decode().endswith("level=info event=listening port=8080\n")
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+async def test_lines_that_are_missing_are_told(form: LogFormat) -> None:
+    """Of a reader that sleeps: how many they were, in their place, whatever the level."""
+    out, into = os.pipe()
+    lost: list[int] = []
+    with os.fdopen(out, "rb") as reader, os.fdopen(into, "wb") as stream:
+        log = Log(stream, form=form, level="error", now=lambda: NOW, on_lost=lost.append)
+        for _ in range(4):
+            log.server("x" * 500_000, level="error")
+        assert lost == [1, 1]
+        async with asyncio.timeout(10):
+            *_, told = [await asyncio.to_thread(reader.readline) for _ in range(3)]
+    if form == "json":
+        assert json.loads(told) == {
+            "timestamp": "2026-06-01T12:30:15.123+00:00",
+            "level": "warning",
+            "event": "log_lines_dropped",
+            "lines": 2,
+        }
+    else:
+        assert told.endswith(b"level=warning event=log_lines_dropped lines=2\n")
+
+
+def test_what_waits_is_written_when_the_log_is_closed() -> None:
+    """And what comes later all the same."""
+    out, into = os.pipe()
+    with os.fdopen(out, "rb", buffering=0) as reader, os.fdopen(into, "wb") as stream:
+        log = Log(stream, form="text", level="info", now=lambda: NOW)
+
+        async def last_words() -> None:
+            log.server("stopped")
+            log.close()
+
+        asyncio.run(last_words())
+        assert reader.read(100).endswith(b"event=stopped\n")
+        log.server("later")
+        assert reader.read(100).endswith(b"event=later\n")
