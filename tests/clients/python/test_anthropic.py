@@ -113,7 +113,10 @@ async def test_the_synchronous_client(front: Launch, model: str) -> None:
     assert kind == "text"
     assert text
     await running.log.nth(1)
-    assert [line["outcome"] for line in running.log.requests()] == ["ok"] * 2
+    whole, streamed = [line["outcome"] for line in running.log.requests()]
+    assert whole == "ok"
+    # It hangs up at message_stop unless the end of the body has come with it.
+    assert streamed in {"ok", "client_disconnected"}
 
 
 @STANDIN
