@@ -23,6 +23,8 @@ _PAID_BYTES = 5
 class _Events:
     """What the parser calls. Methods of lists, because a call into Python costs as much as a chunk."""
 
+    __slots__ = ("on_body", "on_message_begin", "on_message_complete", "pending", "pieces")
+
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append

@@ -1,7 +1,6 @@
 """The responses of one connection, one after the other."""
 
 from collections.abc import Callable
-from enum import Enum, auto
 
 from proxy.upstream.wire import head as heads
 from proxy.upstream.wire.chunks import Chunks
@@ -14,18 +13,12 @@ _DEFAULT_LIMITS = ResponseLimits()
 _END = b"\r\n\r\n"
 _OK = 200
 _SWITCHING = 101
+_HEAD = frozenset(("HEAD", b"HEAD"))
+_CONNECT = frozenset(("CONNECT", b"CONNECT"))
+_TOO_LONG = "the head of a response is too long"
 
-OnBody = Callable[[bytes], None]
-
-
-class _Expect(Enum):
-    """What the next byte belongs to."""
-
-    NOTHING = auto()
-    HEAD = auto()
-    LENGTH = auto()
-    EOF = auto()
-    FAILED = auto()
+_Data = bytes | memoryview
+_OnBody = Callable[[bytes], None]
 
 
 class ResponseReader:
@@ -43,7 +36,6 @@ class ResponseReader:
 
     __slots__ = (
         "_chunks",
-        "_expect",
         "_head_bytes",
         "_interim",
         "_is_head",
@@ -52,6 +44,7 @@ class ResponseReader:
         "_limits",
         "_max_head_bytes",
         "_partial",
+        "_take",
         "complete",
         "head",
         "heard",
@@ -61,17 +54,18 @@ class ResponseReader:
 
     def __init__(self, limits: ResponseLimits = _DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._expect = _Expect.NOTHING
-        self._chunks: Chunks | None = None
+        # What takes the next bytes: a function, not a method, which would hold on to its reader.
+        self._take: _Take = ResponseReader._take_unasked
+        self._chunks: Chunks | None = None  # that does, where there is one
         self._partial = bytearray()
         self._max_head_bytes = self._head_bytes = self._interim = self._left = 0
         self._is_head = self._keeps_alive = False
-        self.on_body: OnBody = _drop
+        self.on_body: _OnBody = _drop
         self.head: Head | None = None
         self.complete = self.reusable = self.heard = False
 
     def begin(
-        self, method: bytes | str, on_body: OnBody, max_head_bytes: int | None = None
+        self, method: bytes | str, on_body: _OnBody, max_head_bytes: int | None = None
     ) -> None:
         """What comes next answers a request of this method.
 
@@ -83,12 +77,13 @@ class ResponseReader:
         Raises:
             ValueError: This is not the time, or the method is CONNECT.
         """
-        if self._expect is not _Expect.NOTHING or self._chunks or self.complete > self.reusable:
+        idle = self._take is ResponseReader._take_unasked and self._chunks is None
+        if not idle or (self.complete and not self.reusable):
             raise ValueError("this connection carries no further response")
-        if method in ("CONNECT", b"CONNECT"):
+        if method in _CONNECT:
             raise ValueError("there is no response to read behind CONNECT")
-        self._expect = _Expect.HEAD
-        self._is_head = method in ("HEAD", b"HEAD")
+        self._take = ResponseReader._take_head
+        self._is_head = method in _HEAD
         self._max_head_bytes = (
             self._limits.max_head_bytes if max_head_bytes is None else max_head_bytes
         )
@@ -97,7 +92,7 @@ class ResponseReader:
         self.head = None
         self.complete = self.reusable = self.heard = False
 
-    def feed(self, data: bytes | memoryview) -> None:
+    def feed(self, data: _Data) -> None:
         """What the other side has sent. Of a view nothing is kept.
 
         Raises:
@@ -113,7 +108,7 @@ class ResponseReader:
         elif data:
             self.heard = True
             try:
-                self._take(data)
+                self._take(self, data)
             except BaseException:
                 self._fail()
                 raise
@@ -124,27 +119,24 @@ class ResponseReader:
         Raises:
             WireError: The response is not complete, and never will be.
         """
-        expect, self._expect = self._expect, _Expect.FAILED
-        self.reusable = False
-        if expect is _Expect.EOF:
+        idle = self._take is ResponseReader._take_unasked and self._chunks is None
+        until_eof = self._take is ResponseReader._take_until_eof
+        self._fail()
+        if until_eof:
             self.complete = True
-        elif expect is not _Expect.NOTHING or self._chunks is not None:
-            self._fail()
+        elif not idle:
             raise WireError("the engine closed before its response was complete")
 
-    def _take(self, data: bytes | memoryview) -> None:
-        if self._expect is _Expect.LENGTH:
-            self._take_length(data)
-        elif self._expect is _Expect.EOF:
-            self.on_body(bytes(data))
-        elif self._expect is _Expect.HEAD:
-            self._take_head(data)
-        elif self._expect is _Expect.NOTHING:
-            raise WireError("the engine says something that it was not asked for")
-        else:
-            raise WireError("nothing more is read on this connection")
+    def _take_unasked(self, _: _Data) -> None:
+        raise WireError("the engine says something that it was not asked for")
 
-    def _take_length(self, data: bytes | memoryview) -> None:
+    def _take_nothing(self, _: _Data) -> None:
+        raise WireError("nothing more is read on this connection")
+
+    def _take_until_eof(self, data: _Data) -> None:
+        self.on_body(bytes(data))
+
+    def _take_length(self, data: _Data) -> None:
         left = self._left
         self._left = left - len(data)
         self.on_body(bytes(data if self._left >= 0 else data[:left]))
@@ -153,33 +145,41 @@ class ResponseReader:
         if self._left == 0:
             self._complete()
 
-    def _take_head(self, data: bytes | memoryview) -> None:
-        known = len(self._partial)
-        self._partial += data
-        end = self._partial.find(_END, max(known - len(_END) + 1, 0))
+    def _take_head(self, data: _Data) -> None:
+        partial = self._partial
+        known = len(partial)
+        if known:
+            partial += data
+            end = partial.find(_END, max(known - len(_END) + 1, 0))
+            block = b"" if end < 0 else bytes(partial)
+        else:
+            block = bytes(data)
+            end = block.find(_END)
         if end < 0:
-            heads.check_beginning(self._partial, known)
-            self._check_head_bytes(len(self._partial))
+            self._wait_for_head(known, block)
             return
-        block = bytes(self._partial)
-        self._partial.clear()
+        partial.clear()
         end += len(_END)
-        self._check_head_bytes(end)
         self._head_bytes += end
+        if self._head_bytes > self._max_head_bytes:
+            raise WireError(_TOO_LONG)
         head, minor = heads.parse(block[:end], self._limits.max_fields)
         self._begin_body(head, minor, block[end:])
 
-    def _check_head_bytes(self, more: int) -> None:
-        if self._head_bytes + more > self._max_head_bytes:
-            raise WireError("the head of a response is too long")
+    def _wait_for_head(self, known: int, block: bytes) -> None:
+        partial = self._partial
+        partial += block
+        heads.check_beginning(partial, known)
+        if self._head_bytes + len(partial) > self._max_head_bytes:
+            raise WireError(_TOO_LONG)
 
     def _begin_body(self, head: Head, minor: int, rest: bytes) -> None:
-        length = heads.body_behind(head, minor, answers_head=self._is_head)
+        length, keeps_alive = heads.judge(head, minor, answers_head=self._is_head)
         if head.status < _OK:
             self._skip_interim(head.status)
         else:
             self.head = head
-            self._keeps_alive = length != UNTIL_EOF and heads.keeps_alive(head, minor)
+            self._keeps_alive = keeps_alive
             self._expect_body(length)
         if rest and self.complete:
             self.complete = False
@@ -196,12 +196,12 @@ class ResponseReader:
 
     def _expect_body(self, length: int) -> None:
         if length == CHUNKED:
-            self._expect = _Expect.NOTHING
+            self._take = ResponseReader._take_unasked
             self._chunks = Chunks(self._limits.max_framing_bytes)
         elif length == UNTIL_EOF:
-            self._expect = _Expect.EOF
+            self._take = ResponseReader._take_until_eof
         elif length:
-            self._expect = _Expect.LENGTH
+            self._take = ResponseReader._take_length
             self._left = length
         else:
             self._complete()
@@ -214,14 +214,17 @@ class ResponseReader:
         self._complete()
 
     def _complete(self) -> None:
-        self._expect = _Expect.NOTHING
+        self._take = ResponseReader._take_unasked
         self.complete = True
         self.reusable = self._keeps_alive
 
     def _fail(self) -> None:
-        self._expect = _Expect.FAILED
+        self._take = ResponseReader._take_nothing
         self._chunks = None
         self.reusable = False
+
+
+_Take = Callable[[ResponseReader, _Data], None]
 
 
 def _drop(_: bytes) -> None:

@@ -1,15 +1,13 @@
 """The head of a request, in one piece."""
 
-import re
 from collections.abc import Sequence
 
 __all__ = ["serialise"]
 
-_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
-_HEAD = re.compile(
-    _TOKEN + rb" [\x21-\x7e]++ HTTP/1\.1\r\n(?:[^:\r\n]++: [\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n"
-).fullmatch
-_NAMES = re.compile(rb"::(?:" + _TOKEN + rb"::)*+").fullmatch
+_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_TOKEN = _LETTERS + b"0123456789!#$%&'*+-.^_`|~"
+_VISIBLE = bytes(range(0x21, 0x7F))
+_TEXT = b"\t " + _VISIBLE + bytes(range(0x80, 0x100))
 _EXPECT_LENGTH = frozenset((b"POST", b"PUT", b"PATCH"))
 
 
@@ -28,33 +26,42 @@ def serialise(
     Raises:
         ValueError: It would not be read as what is written here. The message quotes nothing.
     """
-    # Two colons between names, so that no two of them share one and each is counted.
-    names = b"::".join([b"", *[name for name, _ in fields], b""])
-    if names.count(b":") != 2 * len(fields) + 2 or not _NAMES(names):
-        raise ValueError("the name of a field is not valid")
-    length = _length_line(method, names.lower(), fields, body_length)
-    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
-    head = b"%b %b HTTP/1.1\r\n%b%b\r\n" % (method, target, lines, length)
-    # A field that brings its own line end would make a line more.
-    if head.count(b"\r\n") != len(fields) + (3 if length else 2) or not _HEAD(head):
-        raise ValueError("a method, a target or a value is not valid")
+    # What is not allowed is what is left without all that is.
+    if not method or method.translate(None, _TOKEN):
+        raise ValueError("a method is not valid")
+    if not target or target.translate(None, _VISIBLE):
+        raise ValueError("a target is not valid")
+    names = _names(fields)
+    length = _missing_length(method, names, fields, body_length)
+    lines = b"\r\n".join(map(b": ".join, fields))
+    head = b"%b %b HTTP/1.1\r\n%b%b\r\n\r\n" % (method, target, lines, length)
+    if head.translate(None, _TEXT) != b"\r\n" * (len(fields) + (3 if length else 2)):
+        raise ValueError("the value of a field is not valid")
     return head
 
 
-def _length_line(
-    method: bytes, names: bytes, fields: Sequence[tuple[bytes, bytes]], body_length: int
+def _names(fields: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    """The names in lower case, which is what they are looked for in."""
+    joined = b":".join([name for name, _ in fields]).lower()
+    names = joined.split(b":")
+    if len(names) != len(fields) or b"" in names or joined.translate(None, _TOKEN).strip(b":"):
+        raise ValueError("the name of a field is not valid")
+    return names
+
+
+def _missing_length(
+    method: bytes, names: list[bytes], fields: Sequence[tuple[bytes, bytes]], body_length: int
 ) -> bytes:
-    """What is to be added, having looked at what the fields say of the body."""
-    if names.count(b":host:") != 1:
+    """The line that is to be added, having looked at what the fields say of the body."""
+    if names.count(b"host") != 1:
         raise ValueError("there is not exactly one Host")
-    if b":transfer-encoding:" in names:
+    if b"transfer-encoding" in names:
         raise ValueError("a request of known length has no transfer coding")
-    found = names.count(b":content-length:")
-    if found == 0:
+    if b"content-length" not in names:
         if not body_length and method not in _EXPECT_LENGTH:
             return b""
-        return b"content-length: %d\r\n" % body_length
-    values = [value for name, value in fields if name.lower() == b"content-length"]
-    if values != [b"%d" % body_length]:
+        return b"\r\ncontent-length: %d" % body_length
+    _, value = fields[names.index(b"content-length")]
+    if names.count(b"content-length") != 1 or value != b"%d" % body_length:
         raise ValueError("Content-Length is not that of the body")
     return b""
