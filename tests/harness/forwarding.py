@@ -27,6 +27,7 @@ from proxy.policy import Limits, Policy
 from proxy.principal import Principal
 from proxy.server.protocol import ProtocolLimits
 from proxy.upstream import target, transport
+from tests.harness.awake import soon
 from tests.harness.client import TIMEOUT_SECONDS, RawClient, request_bytes
 from tests.harness.running import WAY
 from tests.harness.served import Served, serving
@@ -48,10 +49,8 @@ def post(
 
 
 async def until(holds: Callable[[], bool], within: float = TIMEOUT_SECONDS) -> None:
-    """Returns as soon as it holds; for what has no event to wait for."""
-    async with asyncio.timeout(within):
-        while not holds():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.001)
+    """Returns as soon as it holds; for what has no event to wait for. See `soon` for the time."""
+    await soon(holds, within)
 
 
 @dataclass

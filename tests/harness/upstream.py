@@ -26,6 +26,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import cast
 
+from tests.harness.awake import soon
+
 
 class End(Enum):
     """How a script may end otherwise than by its last byte, after which the connection is kept."""
@@ -366,13 +368,12 @@ class Upstream:
 
     async def connection_closed(self, index: int, within: float = 5.0) -> None:
         """Returns once the other side has closed this connection; raises TimeoutError if not."""
-        connection = await self.connection(index, within)
-        async with asyncio.timeout(within):
-            await connection.closed.wait()
+        connection = await self.connection(index)
+        await soon(connection.closed.is_set, within)
 
     async def all_closed(self, within: float = 5.0) -> None:
         """Returns once the other side has closed every connection; raises TimeoutError if not."""
-        await self._until(lambda: self.open_connections == 0, within)
+        await soon(lambda: self.open_connections == 0, within)
 
     def notify(self) -> None:
         """Something happened; whoever waits should look again."""

@@ -4,7 +4,6 @@ What counts is what the engine says of itself: its gauges of requests that it wo
 that wait in it. How long they take is measured from the moment that the client leaves.
 """
 
-import asyncio
 import contextlib
 import json
 import statistics
@@ -14,6 +13,7 @@ from functools import partial
 
 import pytest
 
+from tests.harness.awake import soon
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.engines import Engine
 from tests.harness.figures import Figures
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.both_ways
 
 WITHIN_SECONDS = 1.0
 """Our part, from the client's leaving to the end of our connection to the engine, or of its place in
-our queue: every time. See `ours` for how it is counted."""
+our queue: every time. See `soon` for how it is counted."""
 
 PATIENCE = 5
 """How many times its usual one the engine may take. What it says of itself lags behind: vLLM updates
@@ -77,24 +77,6 @@ async def filled(engine: Engine) -> AsyncIterator[None]:
     await engine.idle()
 
 
-async def ours(
-    holds: Callable[[], bool],
-    within: float = WITHIN_SECONDS,
-    told: Callable[[], str] = lambda: "",
-) -> None:
-    """Returns as soon as it holds, which must be within so much time in which we were awake.
-
-    The milliseconds are counted one by one. Proxy, tap and clients share this loop, and a virtual
-    machine that a real engine keeps busy did not wake it for up to 13 s, asleep in epoll with a
-    timer that was due after 5 ms: a clock on the wall would have called that ours.
-    """
-    for _ in range(int(within * 1000)):
-        if holds():
-            return
-        await asyncio.sleep(0.001)
-    raise TimeoutError(told())
-
-
 def closed(running: Running, index: int) -> Callable[[], bool]:
     """Whether we have closed this connection to the engine."""
     return running.upstream.connections[index].closed.is_set
@@ -112,7 +94,7 @@ class Times:
     async def left(self, running: Running, turn: int, rest: Callable[[], Awaitable[float]]) -> None:
         """One more: until the engine's socket is closed, by us, and until the engine rests."""
         started = time.perf_counter()
-        await ours(closed(running, turn))
+        await soon(closed(running, turn))
         self._closed.append(time.perf_counter() - started)
         await rest()
         self.add(time.perf_counter() - started)
@@ -142,7 +124,7 @@ async def assert_all_left(running: Running, hang_ups: int) -> None:
     assert running.bulwark.lifelines.in_flight == 0
     for gauge in ("bulwark_slots_in_use", "bulwark_queue_length", "bulwark_buffered_bytes"):
         assert running.registry.get_sample_value(gauge) == 0
-    await ours(lambda: running.upstream.open_connections == 0)
+    await soon(lambda: running.upstream.open_connections == 0)
 
 
 BOTH_KINDS = pytest.mark.parametrize("stream", [False, True], ids=["one piece", "stream"])
@@ -235,21 +217,21 @@ async def test_hang_up_in_the_proxys_queue(
     await engine.until_load(1, 0)
     for turn in range(runs(engine)):
         waits = await send(running, body(stream=stream))
-        await ours(queued(1), PATIENCE)
+        await soon(queued(1), PATIENCE)
         started = time.perf_counter()
         hang_up(waits, turn)
-        await ours(queued(0))
+        await soon(queued(0))
         times.add(time.perf_counter() - started)
     times.assert_soon(WITHIN_SECONDS)
     assert len(running.upstream.requests) == 1
     for turn in range(runs(engine)):
         following = await send(running, body(stream=stream))
-        await ours(queued(1), PATIENCE)
+        await soon(queued(1), PATIENCE)
         hang_up(first, turn)
         # Its seat is taken again at once, by the one that waited: both have to be told apart.
-        await ours(closed(running, turn))
+        await soon(closed(running, turn))
         # No part of a hang-up: this waits for as long as an engine may hold the machine up.
-        await ours(asked(turn + 2), 30, state)
+        await soon(asked(turn + 2), 30, state)
         first = following
     await engine.until_load(1, 0)
     first.close()
