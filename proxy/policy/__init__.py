@@ -119,7 +119,8 @@ def _text_bytes(count: PromptCount, body: bytes) -> int:
     text += _BYTES_PER_INPUT * len(count.inputs)
     if not body.isascii():
         text += len(body) - len(body.decode())
-    return text + _ESCAPE * body.count(b"\\u")
+    # Most have no backslash, which is seen at once.
+    return text + (_ESCAPE * body.count(b"\\u") if b"\\" in body else 0)
 
 
 def _read_again(kind: BodyKind, members: Mapping[str, Any]) -> int:

@@ -3,21 +3,31 @@
 import json
 from typing import Any, NamedTuple
 
+import msgspec
+
 _COMPACT = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _RENDERED = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+
+_FAST = msgspec.json.Encoder().encode
 
 _INDENT = 4
 _QUOTES = 2
 
 
-def compact(value: object) -> str:
-    """The value as compact JSON."""
-    return _COMPACT(value)
+def compact(value: object, *, floats: bool = True) -> str:
+    """The value as compact JSON, numbers in Python's spelling.
+
+    Args:
+        value: What ``proxy.policy.body`` has read.
+        floats: Whether there may be any in it. Without them another encoder, an eighth as slow, has the
+            very same characters.
+    """
+    return _COMPACT(value) if floats else _FAST(value).decode()
 
 
 def compact_chars(value: object) -> int:
     """Characters of the value as compact JSON."""
-    return len(_COMPACT(value))
+    return len(compact(value, floats=type(value) is not str))
 
 
 def rendered_chars(value: object) -> int:
@@ -52,13 +62,20 @@ def rendered_total(values: list[Any], most: int) -> int:
     return sum(map(rendered_chars, values))
 
 
-def printed_chars(value: object) -> int:
+def printed_chars(value: object, encoded: str | None = None) -> int:
     """Characters that Python's way of printing a value has more than its JSON.
 
     vLLM writes what a tool answered so where it stands in a turn that is not the user's
     (``_convert_tool_result_block``): 1,000 invisible characters became 10,000.
+
+    Args:
+        value: The value.
+        encoded: It as JSON of any form, where somebody has that already.
     """
-    return max(0, rendered_chars(value) - len(_RENDERED(value)))
+    if encoded is not None and not _longer_in_print(encoded):
+        return 0
+    rendered = _RENDERED(value)
+    return max(0, len(repr(value)) - len(rendered)) if _longer_in_print(rendered) else 0
 
 
 def _longer_in_print(encoded: str) -> bool:
@@ -67,11 +84,10 @@ def _longer_in_print(encoded: str) -> bool:
     That escapes what is not printable, has no short escape for backspace and form feed, and escapes
     ``'`` where both quotation marks are in one text.
     """
+    # JSON escapes other control characters; and of ASCII this one is found sooner.
+    unprintable = "\x7f" in encoded if encoded.isascii() else not encoded.isprintable()
     return (
-        not encoded.isprintable()
-        or ("'" in encoded and '\\"' in encoded)
-        or "\\b" in encoded
-        or "\\f" in encoded
+        unprintable or ("'" in encoded and '\\"' in encoded) or "\\b" in encoded or "\\f" in encoded
     )
 
 
@@ -85,6 +101,7 @@ class Shape(NamedTuple):
         widest: Members of the largest object.
         entries: Of all arrays.
         telling: Whether an object has a member that was asked for.
+        floats: Whether there are any.
     """
 
     levels: int
@@ -93,6 +110,7 @@ class Shape(NamedTuple):
     widest: int
     entries: int
     telling: bool
+    floats: bool
 
 
 def shape(value: object, telltales: frozenset[str] = frozenset()) -> Shape:
@@ -103,32 +121,40 @@ def shape(value: object, telltales: frozenset[str] = frozenset()) -> Shape:
     took 3.5 s to tokenize them.
     """
     levels = chars = members = widest = entries = 0
-    telling = False
+    telling, floats = False, type(value) is float
     layer: list[Any] = [value] if type(value) in (dict, list) else []
     while layer:
         closing = 1 + _INDENT * levels
         levels += 1
-        opening = closing + _INDENT
+        cells = rows = brackets = 0
         deeper: list[Any] = []
         for node in layer:
-            if not node:
-                continue
-            # A line for each member, and one for the closing bracket; a space behind each colon.
             size = len(node)
+            if not size:
+                continue
+            brackets += 1
             if type(node) is dict:
-                members += size
+                cells += size
                 if size > widest:  # noqa: PLR1730 - a call for each object is slower
                     widest = size
                 telling = telling or not telltales.isdisjoint(node)
-                chars += size * (opening + 1) + closing
                 children = node.values()
             else:
-                entries += size
-                chars += size * opening + closing
+                rows += size
                 children = node
-            deeper += [child for child in children if type(child) is dict or type(child) is list]
+            # No comprehension: a call for each node, of which most are small.
+            for child in children:
+                kind = type(child)
+                if kind is dict or kind is list:
+                    deeper.append(child)
+                elif kind is float:
+                    floats = True
+        # A line for each member, and one for the closing bracket; a space behind each colon.
+        chars += (cells + rows) * (closing + _INDENT) + cells + brackets * closing
+        members += cells
+        entries += rows
         layer = deeper
-    return Shape(levels, chars, members, widest, entries, telling)
+    return Shape(levels, chars, members, widest, entries, telling, floats)
 
 
 def escape_chars(content: object) -> int:

@@ -5,8 +5,9 @@ is full" to most engines, so the bound is inserted; a smaller value of the clien
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from proxy.endpoints import BodyKind
 from proxy.errors import InvalidValue, OutputTooLarge, TooManyChoices
@@ -34,6 +35,11 @@ ALIASES = (
 # Choices of one prompt. llama.cpp reads `n_cmpl`, and `n` only where that is missing.
 _CHOICES = ("n", "best_of", "n_cmpl")
 
+_ALTERNATIVES = frozenset({"top_logprobs", "n_probs", "logprobs"})
+
+# Numbers that our bound may make invalid.
+_DEPENDENTS = frozenset({"min_tokens", "thinking_token_budget", "thinking"})
+
 # The completions API's own default.
 COMPLETIONS_DEFAULT = 16
 
@@ -46,8 +52,7 @@ MAX_LOGPROB_ENTRIES = 32_768
 _MAX_INTEGER = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class OutputBound:
+class OutputBound(msgspec.Struct, frozen=True, gc=False):
     """What the output may be, and what has to change in the body for that.
 
     Attributes:
@@ -99,8 +104,13 @@ class _Bounding:
         """See `bound_output`."""
         sequences = self._asked = self._sequences(prompts)
         bound = self._bound(sequences)
-        values = {name: value for name in ALIASES if (value := self._number(name)) is not None}
-        ours = set()
+        body = self._body
+        values = {
+            name: value
+            for name in ALIASES
+            if name in body and (value := self._number(name)) is not None
+        }
+        ours: set[str] = set()
         for name, value in values.items():
             if value > bound:
                 if self._limits.output_overflow == "reject":
@@ -110,11 +120,14 @@ class _Bounding:
                 ours.add(name)
         effective = self._effective(values, bound, ours)
         self._lower_dependents(bound, by_us=effective in ours)
+        tokens = max(values.values())
+        if not self._changes:
+            return OutputBound(sequences, tokens)
         edits = tuple(
             Edit(tuple(name.split(".")), str(value).encode(), absent=self._is_absent(name))
             for name, value in self._changes.items()
         )
-        return OutputBound(sequences, max(values.values()), edits, ", ".join(self._lowered))
+        return OutputBound(sequences, tokens, edits, ", ".join(self._lowered))
 
     def _effective(self, values: dict[str, int], bound: int, ours: set[str]) -> str:
         """The field that the upstream obeys; inserted if there is none."""
@@ -143,7 +156,9 @@ class _Bounding:
         return bound if spare is None else max(1, spare // self._asked)
 
     def _sequences(self, prompts: int) -> int:
-        choices = max(self._number(name) or 1 for name in _CHOICES)
+        choices = max(
+            [self._number(name) or 1 for name in _CHOICES if name in self._body], default=1
+        )
         sequences = prompts * choices
         if sequences > self._limits.max_choices:
             raise TooManyChoices(
@@ -173,6 +188,8 @@ class _Bounding:
 
     def _alternatives(self) -> int:
         """The log probabilities asked for with each token."""
+        if _ALTERNATIVES.isdisjoint(self._body):
+            return 0
         names = ["top_logprobs", "n_probs"]
         # On completions this is a number, elsewhere a switch; false is off everywhere.
         logprobs = self._body.get("logprobs")
@@ -182,6 +199,8 @@ class _Bounding:
 
     def _lower_dependents(self, bound: int, *, by_us: bool) -> None:
         """Lowers what our bound made invalid. Thinking clients send 31,999 of 32,000."""
+        if _DEPENDENTS.isdisjoint(self._body):
+            return
         for name, minimum, most in (
             ("min_tokens", 0, bound),
             ("thinking_token_budget", None, bound - 1),
@@ -201,11 +220,11 @@ class _Bounding:
         vLLM reads ``"99999"``, ``4096.0`` and ``true`` as integers; a comparison that skips what is
         no int lets them past. An integral float is rewritten as the integer, the rest is refused.
         """
-        *parents, name = path.split(".")
-        members: object = self._body
-        for parent in parents:
-            members = members.get(parent) if type(members) is dict else None
-        value = members.get(name) if isinstance(members, Mapping) else None
+        members, name = self._body, path
+        if "." in path:
+            parent, _, name = path.partition(".")
+            members = inner if type(inner := members.get(parent)) is dict else {}
+        value = members.get(name)
         if value is None:
             return None
         number = value

@@ -206,9 +206,9 @@ def _schema(count: PromptCount, name: str, value: object) -> None:
         raise ToolsTooLarge(
             f"{name} is nested more than {tables.MAX_SCHEMA_DEPTH} levels deep.", param=name
         )
-    added, encoded = seen.added, compact(value)
+    added, encoded = seen.added, compact(value, floats=seen.floats)
     if len(encoded) <= count.limits.max_schema_chars:  # else it is refused, whatever this says
-        added = max(added, printed_chars(value))
+        added = max(added, printed_chars(value, encoded))
         count.compiling.count(name, value, seen)
     # A list of them, by any name: formats are objects.
     added += _ADDED_TO_TOOL * len(value) if type(value) is list else 0
