@@ -4,7 +4,7 @@ The labels are closed sets: rows of the endpoint table, statuses, words of ``Rea
 a client writes becomes a label, or a scanner could make series without end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -66,6 +66,9 @@ class Metrics:
             "Requests begun and not ended.",
             registry=registry,
         )
+        # Counted as a number, and read when somebody looks: the gauge's own count takes a lock.
+        self._under_way = 0
+        self._in_flight.set_function(lambda: self._under_way)
         self._duration = Histogram(
             "bulwark_request_duration_seconds",
             "From the head of a request to the last byte of its response.",
@@ -109,8 +112,28 @@ class Metrics:
             ["state"],
             registry=registry,
         )
+        self._connections = Gauge(
+            "bulwark_connections",
+            "Connections of clients: busy with a request, or idle between two.",
+            ["state"],
+            registry=registry,
+        )
+        self._connections_refused = Counter(
+            "bulwark_connections_refused",
+            "Connections that were refused because there are too many, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._log_lines_dropped = Counter(
+            "bulwark_log_lines_dropped",
+            "Lines of the log that could not be written in time, or at all.",
+            registry=registry,
+        )
         # Series found by one look-up: the library's own costs more than the count itself.
         self._counters: dict[tuple[str, int, Reason | None], Counter] = {}
+        self._refused: dict[tuple[str, Reason], Counter] = {}
+        self._clamps: dict[str, Counter] = {}
+        self._token_counters: dict[str, tuple[Counter, Counter]] = {}
         self._histograms: dict[str, tuple[Histogram, Histogram]] = {}
         Info("bulwark_build", "The version of the server.", registry=registry).info(
             {"version": version}
@@ -146,13 +169,26 @@ class Metrics:
         ):
             Gauge(name, description, registry=self.registry).set_function(read)
 
+    def watch_connections(self, states: Mapping[str, Callable[[], float]]) -> None:
+        """Adds a gauge for each state that a connection may be in, a word of ours."""
+        for state, read in states.items():
+            self._connections.labels(state).set_function(read)
+
+    def connection_refused(self, reason: Reason) -> None:
+        """A connection was one too many."""
+        self._connections_refused.labels(reason.value).inc()
+
+    def log_lines_lost(self, lines: int) -> None:
+        """Lines that nobody will read."""
+        self._log_lines_dropped.inc(lines)
+
     def request_began(self) -> None:
         """A request is in flight from now on."""
-        self._in_flight.inc()
+        self._under_way += 1
 
     def request_ended(self, context: RequestContext, *, ended: float) -> None:
         """A request is over, in whatever way; ``ended`` is on the clock of ``context.started``."""
-        self._in_flight.dec()
+        self._under_way -= 1
         endpoint = context.endpoint.name if context.endpoint is not None else _NO_ENDPOINT
         duration, first_byte = self._histograms_of(endpoint)
         duration.observe(ended - context.started)
@@ -161,11 +197,15 @@ class Metrics:
         if context.upstream_status:
             self._queued.observe(context.queued_seconds)
         if context.clamped:
-            self._clamped.labels(endpoint).inc()
+            if (clamps := self._clamps.get(endpoint)) is None:
+                clamps = self._clamps[endpoint] = self._clamped.labels(endpoint)
+            clamps.inc()
         if context.prompt_tokens is not None:
-            source = "estimate" if context.usage_estimated else "engine"
-            self._tokens.labels("prompt", source).inc(context.prompt_tokens)
-            self._tokens.labels("completion", source).inc(context.completion_tokens or 0)
+            prompt, completion = self._tokens_by(
+                "estimate" if context.usage_estimated else "engine"
+            )
+            prompt.inc(context.prompt_tokens)
+            completion.inc(context.completion_tokens or 0)
         self._count(endpoint, context.final_status, context.outcome)
 
     def refused_early(self, refusal: Refusal) -> None:
@@ -192,7 +232,20 @@ class Metrics:
             counter = self._counters[key] = self._requests.labels(endpoint, status, word)
         counter.inc()
         if outcome is not None and outcome.is_refusal:
-            self._refusals.labels(endpoint, outcome.value).inc()
+            refused = (endpoint, outcome)
+            if (refusals := self._refused.get(refused)) is None:
+                refusals = self._refused[refused] = self._refusals.labels(endpoint, outcome.value)
+            refusals.inc()
+
+    def _tokens_by(self, source: str) -> tuple[Counter, Counter]:
+        """Of prompts and of completions; `source` is who says how many they were."""
+        if (bound := self._token_counters.get(source)) is None:
+            bound = (
+                self._tokens.labels("prompt", source),
+                self._tokens.labels("completion", source),
+            )
+            self._token_counters[source] = bound
+        return bound
 
     def _histograms_of(self, endpoint: str) -> tuple[Histogram, Histogram]:
         if (bound := self._histograms.get(endpoint)) is None:

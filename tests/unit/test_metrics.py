@@ -180,6 +180,48 @@ def test_what_fails_beside_requests_is_counted(metrics: Metrics) -> None:
     assert value(metrics, "bulwark_engine_metrics_ignored_total", reason="too_large") == 1
 
 
+def test_connections_are_read_by_state_from_their_owner(metrics: Metrics) -> None:
+    """At the moment in which somebody looks."""
+    busy = [1.0]
+    metrics.watch_connections({"busy": lambda: busy[0], "idle": lambda: 2.0})
+    busy[0] = 7.0
+    assert value(metrics, "bulwark_connections", state="busy") == 7
+    assert value(metrics, "bulwark_connections", state="idle") == 2
+
+
+def test_connections_that_are_refused_are_counted(metrics: Metrics) -> None:
+    """By reason, and not as requests: nothing was asked."""
+    metrics.connection_refused(Reason.TOO_MANY_CONNECTIONS)
+    metrics.connection_refused(Reason.TOO_MANY_CONNECTIONS)
+    metrics.connection_refused(Reason.CONNECTIONS_EXHAUSTED)
+    name = "bulwark_connections_refused_total"
+    assert value(metrics, name, reason="too_many_connections") == 2
+    assert value(metrics, name, reason="connections_exhausted") == 1
+
+
+def test_lines_that_nobody_will_read_are_counted(metrics: Metrics) -> None:
+    """From the start, so that an alert sees the first."""
+    assert value(metrics, "bulwark_log_lines_dropped_total") == 0
+    metrics.log_lines_lost(3)
+    metrics.log_lines_lost(1)
+    assert value(metrics, "bulwark_log_lines_dropped_total") == 4
+
+
+def test_counts_go_on_where_they_were_bound_before(metrics: Metrics) -> None:
+    """Each request of a kind counts in the series of the first one."""
+    for _ in range(3):
+        metrics.request_began()
+        seen = context(
+            outcome=Reason.OVERLOADED, clamped="a 2 -> 1", prompt_tokens=7, completion_tokens=3
+        )
+        metrics.request_ended(seen, ended=2.0)
+    chat = {"endpoint": "chat.completions"}
+    assert value(metrics, "bulwark_refusals_total", reason="overloaded", **chat) == 3
+    assert value(metrics, "bulwark_clamped_requests_total", **chat) == 3
+    assert value(metrics, "bulwark_tokens_total", kind="prompt", source="engine") == 21
+    assert value(metrics, "bulwark_tokens_total", kind="completion", source="engine") == 9
+
+
 def test_the_version_is_a_label(metrics: Metrics) -> None:
     """For the dashboards."""
     assert value(metrics, "bulwark_build_info", version="1.2.3") == 1
