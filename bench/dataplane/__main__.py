@@ -1,0 +1,131 @@
+"""``make bench``: see ``bench/README.md``."""
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.dataplane import judging, machine, programs, tables, traffic
+from bench.dataplane.figures import Figures
+from bench.dataplane.measuring import QUICK, Bench, Cores, Lengths
+from bench.dataplane.subjects import SUBJECTS, Subject
+
+_SPARE_DESCRIPTORS = 200
+_QUICKLY = ("direct", "bulwark", "obvious", "nginx")
+
+
+def main() -> int:
+    """Measures, shows, stores; gives the exit status."""
+    arguments = _arguments()
+    say = Console(stderr=True, highlight=False)
+    lengths = QUICK if arguments.quick else Lengths()
+    if arguments.streams:
+        lengths = Lengths(streams=arguments.streams)
+    chosen = _chosen(arguments.only, quick=arguments.quick)
+    for subject in chosen:
+        if subject.missing:
+            say.print(f"skipped: {subject.name}, {subject.program} is not installed")
+    chosen = [subject for subject in chosen if not subject.missing]
+    _raise_descriptors(lengths, say)
+    facts = machine.facts(chosen)
+    say.print(f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_before']}")
+    try:
+        seen = _measured(chosen, lengths, say)
+    except programs.NoCompilerError as exc:
+        say.print(str(exc))
+        return 2
+    verdicts = judging.judge(seen)
+    tables.show(Console(), seen, verdicts)
+    if arguments.json:
+        stored = {
+            "machine": facts,
+            "quick": arguments.quick,
+            "subjects": {name: figures.plain() for name, figures in seen.items()},
+            "targets": [
+                {
+                    "name": v.name,
+                    "measured": v.measured,
+                    "most": v.most,
+                    "unit": v.unit,
+                    "met": v.met,
+                }
+                for v in verdicts
+            ],
+        }
+        arguments.json.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n")
+    return int(arguments.check and any(verdict.met is not True for verdict in verdicts))
+
+
+def _measured(chosen: list[Subject], lengths: Lengths, say: Console) -> dict[str, Figures]:
+    built = programs.build()
+    cores = Cores.split(sorted(os.sched_getaffinity(0)))
+    if not cores.subject:
+        say.print("one core: the subjects share it with the load, so that only CPU times mean much")
+    seen: dict[str, Figures] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="bulwark-bench-") as folder,
+        traffic.upstream(built, cores.load) as upstream,
+    ):
+        bodies = traffic.Bodies.written(Path(folder))
+        for subject in chosen:
+            bench = Bench(
+                programs=built,
+                bodies=bodies,
+                upstream=upstream,
+                cores=cores,
+                lengths=lengths,
+                say=lambda word, name=subject.name: say.print(f"{name}: {word} …"),  # type: ignore[misc]
+            )
+            seen[subject.name] = bench.measure(subject)
+            for fault in seen[subject.name].faults:
+                say.print(f"{subject.name}: {fault}", markup=False)
+    return seen
+
+
+def _chosen(only: str | None, *, quick: bool) -> list[Subject]:
+    if only is None:
+        return [s for s in SUBJECTS if not quick or s.name in _QUICKLY]
+    names = only.split(",")
+    unknown = set(names) - {subject.name for subject in SUBJECTS}
+    if unknown:
+        known = ", ".join(subject.name for subject in SUBJECTS)
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {known}")
+    return [subject for subject in SUBJECTS if subject.name in names]
+
+
+def _raise_descriptors(lengths: Lengths, say: Console) -> None:
+    """As many as are allowed, which all that is started inherits."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # A proxy has two connections for each stream.
+    needed = 2 * max(lengths.streams) + _SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        say.print(f"ulimit -Hn is {hard}: {max(lengths.streams):,} streams need {needed:,}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench")
+    names = ", ".join(subject.name for subject in SUBJECTS)
+    parser.add_argument("--only", metavar="NAMES", help=f"comma separated, of {names}")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"a minute: {', '.join(_QUICKLY)}; 64 streams only"
+    )
+    parser.add_argument(
+        "--streams",
+        type=lambda text: tuple(int(one) for one in text.split(",")),
+        help="how many at a time, of 64,500,2000",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to store everything")
+    parser.add_argument(
+        "--check", action="store_true", help="exit status 1 unless all targets are met"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
