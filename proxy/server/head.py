@@ -7,7 +7,6 @@ differently. Its own tests are the contract's: every row there states who is rel
 """
 
 import re
-from collections.abc import Iterable
 
 from proxy.errors import HeadTooLarge, InvalidHttp, RawHeaders, TargetTooLong
 from proxy.server.limits import ProtocolLimits
@@ -16,6 +15,8 @@ _END = b"\r\n\r\n"
 
 # RFC 9110 §7.2: uri-host [":" port]. Anything else must be answered 400 (RFC 9112 §3.2).
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~!$&'()*+;=%-]*)(?::[0-9]*)?")
+
+_JUDGED = frozenset({b"host", b"transfer-encoding", b"content-length"})
 
 
 class HeadMeter:
@@ -69,6 +70,21 @@ def check_target(target: bytes, limits: ProtocolLimits) -> None:
         raise InvalidHttp("The request target has a '#'. A fragment is never part of a request.")
 
 
+def fields(raw: RawHeaders) -> list[tuple[bytes, bytes]]:
+    """The fields as ASGI has them, from those as they were sent."""
+    # llhttp leaves white space behind a value (RFC 9112 §5.1). Transfer-Encoding keeps it: what we
+    # are asked to overlook there, someone else may not.
+    return [
+        (name, value if name == b"transfer-encoding" else value.rstrip(b" \t"))
+        for name, value in [(name.lower(), value) for name, value in raw]
+    ]
+
+
+def expects_continue(headers: RawHeaders) -> bool:
+    """Whether the client waits for a 100 before it sends its body (RFC 9110 §10.1.1)."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
+
+
 def check_head(method: bytes, version: str, headers: RawHeaders) -> None:
     """Refuses a head that two servers could read as two different messages.
 
@@ -84,8 +100,9 @@ def check_head(method: bytes, version: str, headers: RawHeaders) -> None:
         raise InvalidHttp(f"This server speaks HTTP/1.1 and HTTP/1.0, not version {version}.")
     if method == b"CONNECT":
         raise InvalidHttp("CONNECT is not served: this server is not a forward proxy.")
-    _check_host(value for name, value in headers if name == b"host")
-    _check_framing(version, headers)
+    judged = [field for field in headers if field[0] in _JUDGED]
+    _check_host([value for name, value in judged if name == b"host"])
+    _check_framing(version, judged)
 
 
 def too_many_fields(limits: ProtocolLimits) -> HeadTooLarge:
@@ -104,10 +121,10 @@ def head_too_large(limits: ProtocolLimits) -> HeadTooLarge:
     )
 
 
-def _check_host(values: Iterable[bytes]) -> None:
+def _check_host(values: list[bytes]) -> None:
     # RFC 9112 §3.2: none or several must be answered 400. The admin listener decides by this
     # field, and a proxy in front may have routed by the other one.
-    match list(values):
+    match values:
         case [value] if _HOST.fullmatch(value):
             return
         case [_]:

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import Server, ServerState
 
+from proxy.server.connection import Connection
 from proxy.server.protocol import BulwarkProtocol
 
 
@@ -129,14 +130,20 @@ def test_the_protocol_has_the_methods(method: str, parameters: list[str]) -> Non
 
 def test_nothing_else_of_the_protocol_reacts_to_bytes() -> None:
     """A new callback or event would go past ours."""
-    ours = {name for name in vars(BulwarkProtocol) if not name.startswith("_")}
+    ours = {
+        name
+        for part in (BulwarkProtocol, Connection)
+        for name in vars(part)
+        if not name.startswith("_")
+    }
     theirs = {
         name
         for name, value in vars(HttpToolsProtocol).items()
         if inspect.isfunction(value) and not name.startswith("_")
     }
     assert theirs - ours == {
-        "timeout_keep_alive_handler",  # closes
+        "timeout_keep_alive_handler",  # armed by their on_response_complete only
+        "on_response_complete",  # called by their cycle only
         "send_400_response",  # called by their data_received only
         "handle_websocket_upgrade",  # the same
     }

@@ -1,0 +1,266 @@
+"""One connection: its place, its deadlines, and its ends.
+
+What its bytes mean is the business of ``proxy.server.protocol``, which builds on this.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, cast
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from proxy.errors import Refusal, RequestTimeout
+from proxy.server import answers
+from proxy.server.connections import Connections
+from proxy.server.crash import crash_log
+from proxy.server.cycle import Cycle
+from proxy.server.head import HeadMeter
+from proxy.server.limits import ProtocolLimits
+from proxy.server.linger import Linger
+from proxy.server.progress import WriteProgress
+from proxy.server.vanished import notice_vanished_client, reset
+
+OnRefusal = Callable[[Refusal, str, str], None]
+"""Called with every refusal said here, the client's address (``unknown`` where there is none) and the
+request id that it was told."""
+
+# Timers run by milliseconds.
+_SOON_SECONDS = 0.002
+
+
+class Phase(Enum):
+    """What the next byte from the client belongs to."""
+
+    HEAD = auto()  # a head; no answer is pending
+    BODY = auto()  # the body of the request that is being answered
+    BEHIND = auto()  # nothing that is wanted: the request is in, its answer is pending
+
+
+class Connection(HttpToolsProtocol):
+    """The part of the protocol that begins and ends connections; a ``cycle.Carrier``."""
+
+    cycle: Cycle  # type: ignore[assignment] # ours, in place of uvicorn's
+    _progress: WriteProgress  # from connection_made on, like the transport
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ProtocolLimits,
+        on_refusal: OnRefusal,
+        connections: Connections,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._on_refusal = on_refusal
+        self._places = connections
+        self._crash_log = crash_log()
+        self._phase = Phase.HEAD
+        self._linger: Linger | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._keep_alive_due = 0.0
+        self._meter = HeadMeter()
+        self._dropped = False  # something that the client has sent
+
+    # It begins and ends
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        """Starts the deadline of the first head, or says that there is no place."""
+        super().connection_made(transport)
+        self._progress = WriteProgress(
+            self.loop, transport, self._limits.write_timeout_seconds, self._reset
+        )
+        notice_vanished_client(transport, self._limits)
+        refusal = self._places.opened(self, self.client[0] if self.client is not None else None)
+        if refusal is None:
+            self._arm_head_timer()
+        else:
+            self._turn_away(refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tells the application, whatever phase it is in."""
+        self._places.closed(self)
+        self._disarm_head_timer()
+        self._unset_keepalive_if_required()
+        self._progress.stop()
+        if self._linger is not None:
+            self._linger.cancel()
+        if self._phase is not Phase.HEAD:
+            self.cycle.disconnect()
+        # uvicorn's would look for what its own cycle has.
+        self.cycle = cast("Cycle", None)
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """Half a FIN is a hang-up; the transport then flushes and closes.
+
+        The application must not wait for that: it may take for as long as the client reads.
+        """
+        if self._phase is not Phase.HEAD:
+            self.cycle.disconnect()
+
+    def shutdown(self) -> None:
+        """The server drains: an idle connection ends now, a busy one after its answer."""
+        if self._linger is None:
+            super().shutdown()
+
+    def give_way(self) -> None:
+        """Its place is needed for another: it has waited for its client for the longest."""
+        if self.transport.get_write_buffer_size():
+            # What its client does not take, of an answer that is long out.
+            self.transport.abort()
+        elif self._meter.size and self._linger is None:
+            self._turn_away(
+                RequestTimeout(
+                    "The head of this request did not arrive in time, and the connection is "
+                    "needed for another."
+                )
+            )
+        else:
+            # Nothing was asked, so nothing is refused; or all is said.
+            self.transport.close()
+
+    def _turn_away(self, refusal: Refusal) -> None:
+        """Says why there is no place, as far as there is room even for that."""
+        if self._places.may_be_told(self):
+            self._refuse(refusal)
+        else:
+            self._disarm_head_timer()
+            self.transport.abort()
+
+    # The client keeps up, or does not
+
+    def pause_writing(self) -> None:
+        """The client does not keep up: watch whether it goes on at all."""
+        super().pause_writing()
+        self._progress.start()
+        if self._phase is not Phase.HEAD and self.cycle.piped is not None:
+            self.cycle.piped.pause()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        super().resume_writing()
+        self._progress.stop()
+        if self._phase is not Phase.HEAD and self.cycle.piped is not None:
+            self.cycle.piped.resume()
+
+    # Answers end
+
+    def answered(self, cycle: Cycle) -> None:
+        """The answer is out: the next byte begins another request, or there is none."""
+        self.server_state.total_requests += 1
+        if not cycle.keep_alive:
+            self.give_up(cycle)
+        if self._linger is not None:
+            return
+        self._phase = Phase.HEAD
+        if self._meter.size:
+            self._meter = HeadMeter()
+        # One that closes keeps its place until its client has read the rest.
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._arm_keep_alive()
+            self._places.rests(self)
+
+    def give_up(self, cycle: Cycle) -> None:
+        """The cycle wants the connection closed: after its answer, or because it cannot answer."""
+        if cycle is not self.cycle or self._linger is not None:
+            return  # an application that failed after its answer; the connection has moved on
+        if not cycle.response_complete:
+            self.break_off(cycle)
+        elif cycle.more_body or self._dropped:
+            self._begin_linger()
+        else:
+            self.transport.close()
+
+    def break_off(self, cycle: Cycle) -> None:
+        """Ends a response so that no client can take it for complete; nothing where it is."""
+        if cycle.response_complete or cycle.disconnected:
+            return
+        cycle.disconnect()
+        if cycle.close_delimited:
+            # Its only end is the connection's, and a FIN would be a good one.
+            self._reset()
+        else:
+            # What was sent shall arrive. A chunk or a length that is missing tells the rest.
+            self.transport.close()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Says an error where no answer is pending, and ends the connection."""
+        self._disarm_head_timer()
+        request_id = secrets.token_hex(16)
+        client = self.client[0] if self.client is not None else "unknown"
+        self._on_refusal(refusal, client, request_id)
+        self.transport.write(answers.render(refusal, request_id, self.server_state.default_headers))
+        self._begin_linger()
+
+    def _begin_linger(self) -> None:
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        self._linger = Linger(
+            self.loop, self.transport, self._limits.linger_seconds, self._limits.linger_bytes
+        )
+        self._places.rests(self)
+
+    def _cut(self) -> None:
+        """Ends the connection without regard for what is still to be written."""
+        if self._phase is not Phase.HEAD:
+            self.cycle.disconnect()
+        self.transport.abort()
+
+    def _reset(self) -> None:
+        """The same, and with a reset."""
+        if self._phase is not Phase.HEAD:
+            self.cycle.disconnect()
+        reset(self.transport)
+
+    # Deadlines
+
+    def _arm_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._limits.head_seconds, self._head_late)
+
+    def _disarm_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self._meter.size and not self.transport.is_closing():
+            self._refuse(
+                RequestTimeout(
+                    "The head of this request did not arrive within "
+                    f"{self._limits.head_seconds:g} seconds."
+                )
+            )
+        else:
+            # Nothing was asked, so nothing is refused: an answer out of the blue would be taken
+            # for the one to a request that is on its way.
+            self.transport.close()
+
+    def _arm_keep_alive(self) -> None:
+        # The timer is not moved with each answer: it looks when it fires.
+        self._keep_alive_due = self.loop.time() + self.timeout_keep_alive
+        if self.timeout_keep_alive_task is None:
+            self._look_at_keep_alive_in(self.timeout_keep_alive)
+
+    def _look_at_keep_alive_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._keep_alive_late)
+
+    def _keep_alive_late(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._phase is not Phase.HEAD or self._meter.size:
+            return  # a request has begun; its answer arms it again
+        left_seconds = self._keep_alive_due - self.loop.time()
+        if left_seconds > _SOON_SECONDS:
+            self._look_at_keep_alive_in(left_seconds)
+        else:
+            self.transport.close()

@@ -1,0 +1,163 @@
+"""How many connections there may be: in all, without a request, and of one address.
+
+Decides, and touches no socket. A connection is *answering* from the moment the head of a request is
+complete until its answer is out, and *idle* otherwise: before its first request, between two, with
+half a head, and while it lingers after its last answer. Who is idle costs its place to nobody: when
+room is needed, the one that has been so for the longest gives way. So whoever opens thousands of
+connections and says nothing, or half a head on each, only ever displaces its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.errors import ConnectionsExhausted, Refusal, TooManyConnections
+
+IDLE = "idle"
+"""The event of a connection that gave way. Every other one is named by the reason of a refusal."""
+
+_RETRY_AFTER_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """How many there may be.
+
+    Attributes:
+        open: In all.
+        idle: Of these, without a request that is being answered.
+        per_address: Of these, of one address; 0 for any number.
+        told: How many more may linger while they read why there is no place for them. Whoever comes
+            beyond that is closed without a word.
+    """
+
+    open: int = 4096
+    idle: int = 1024
+    per_address: int = 0
+    told: int = 256
+
+
+class Member(Protocol):
+    """A connection."""
+
+    def give_way(self) -> None:
+        """Its place is needed, and is no longer its own."""
+
+
+class Connections:
+    """The connections of one listener.
+
+    Args:
+        limits: How many there may be.
+        address_of: By what the connections of a peer's address are counted; None of a peer whose
+            are not.
+        on_event: Called with ``idle`` where one gives way, and else with the reason for which one
+            more was refused.
+    """
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        *,
+        address_of: Callable[[str], str | None] = lambda peer: peer,
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._limits = limits
+        self._address_of = address_of
+        self._on_event = on_event
+        self._open: dict[Member, str | None] = {}
+        self._idle: dict[Member, None] = {}  # the one that has been so for the longest comes first
+        self._per_address: dict[str, int] = {}
+        self._told: set[Member] = set()
+
+    @property
+    def open(self) -> int:
+        """How many have a place."""
+        return len(self._open)
+
+    @property
+    def idle(self) -> int:
+        """How many of these are idle."""
+        return len(self._idle)
+
+    def opened(self, member: Member, peer: str | None) -> Refusal | None:
+        """Gives a new connection a place, or says why it has none.
+
+        Args:
+            member: It.
+            peer: Its address; None by a Unix socket.
+        """
+        address = self._counted(peer)
+        if address is not None:
+            if self._per_address.get(address, 0) >= self._limits.per_address:
+                return self._refused(_too_many(self._limits.per_address))
+            self._per_address[address] = self._per_address.get(address, 0) + 1
+        if len(self._open) >= self._limits.open and not self._idle:
+            self._forget(address)
+            return self._refused(_exhausted())
+        self._make_room(len(self._open) >= self._limits.open)
+        self._open[member] = address
+        self.rests(member)
+        return None
+
+    def answers(self, member: Member) -> None:
+        """A request is being answered."""
+        self._idle.pop(member, None)
+
+    def rests(self, member: Member) -> None:
+        """It is idle, from now on; without a place, it stays without."""
+        if member in self._open:
+            self._make_room(len(self._idle) >= self._limits.idle and member not in self._idle)
+            self._idle[member] = None
+
+    def closed(self, member: Member) -> None:
+        """It is gone, whether it had a place or not."""
+        self._told.discard(member)
+        self._idle.pop(member, None)
+        if member in self._open:
+            self._forget(self._open.pop(member))
+
+    def may_be_told(self, member: Member) -> bool:
+        """Whether one that has no place may stay for as long as it takes to read why."""
+        if len(self._told) >= self._limits.told:
+            return False
+        self._told.add(member)
+        return True
+
+    def _make_room(self, needed: bool) -> None:
+        if needed:
+            longest = next(iter(self._idle))
+            self.closed(longest)
+            self._on_event(IDLE)
+            longest.give_way()
+
+    def _counted(self, peer: str | None) -> str | None:
+        return self._address_of(peer) if peer is not None and self._limits.per_address else None
+
+    def _forget(self, address: str | None) -> None:
+        if address is None:
+            return
+        if self._per_address[address] == 1:
+            del self._per_address[address]
+        else:
+            self._per_address[address] -= 1
+
+    def _refused(self, refusal: Refusal) -> Refusal:
+        self._on_event(refusal.reason.value)
+        return refusal
+
+
+def _too_many(most: int) -> TooManyConnections:
+    return TooManyConnections(
+        f"Your address holds {most} connections to this server, the most that one may "
+        "(PROXY_MAX_CONNECTIONS_PER_ADDRESS). Close some, or use them again.",
+        retry_after_seconds=_RETRY_AFTER_SECONDS,
+    )
+
+
+def _exhausted() -> ConnectionsExhausted:
+    return ConnectionsExhausted(
+        "This server holds as many connections as it may (PROXY_MAX_CONNECTIONS), each with a "
+        "request. Try again soon.",
+        retry_after_seconds=_RETRY_AFTER_SECONDS,
+    )
