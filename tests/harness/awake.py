@@ -1,7 +1,8 @@
 """Bounds of time that hold on a busy machine, for what shares the test's loop."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 
 
 async def soon(
@@ -21,3 +22,42 @@ async def soon(
             return
         await asyncio.sleep(0.001)
     raise TimeoutError(told())
+
+
+@contextlib.asynccontextmanager
+async def counting() -> AsyncIterator[Callable[[], float]]:
+    """What the time was in which we were awake, from here on: for bounds of what is waited for.
+
+    Whatever holds the loop itself up is not seen; that is for `Heartbeat`.
+    """
+    milliseconds = 0
+
+    async def count() -> None:
+        nonlocal milliseconds
+        while True:
+            await asyncio.sleep(0.001)
+            milliseconds += 1
+
+    task = asyncio.create_task(count())
+    try:
+        yield lambda: milliseconds / 1000
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@contextlib.asynccontextmanager
+async def timeout(within: float) -> AsyncIterator[None]:
+    """`asyncio.timeout` of so much time awake: what is waited for goes on in the very turn it comes."""
+
+    async def count() -> None:
+        for _ in range(int(within * 1000)):
+            await asyncio.sleep(0.001)
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    async with asyncio.timeout(None) as limit:
+        task = asyncio.create_task(count())
+        try:
+            yield
+        finally:
+            task.cancel()

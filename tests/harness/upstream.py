@@ -26,7 +26,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import cast
 
-from tests.harness.awake import soon
+from tests.harness import awake
 
 
 class End(Enum):
@@ -369,11 +369,12 @@ class Upstream:
     async def connection_closed(self, index: int, within: float = 5.0) -> None:
         """Returns once the other side has closed this connection; raises TimeoutError if not."""
         connection = await self.connection(index)
-        await soon(connection.closed.is_set, within)
+        async with awake.timeout(within):
+            await connection.closed.wait()
 
     async def all_closed(self, within: float = 5.0) -> None:
         """Returns once the other side has closed every connection; raises TimeoutError if not."""
-        await soon(lambda: self.open_connections == 0, within)
+        await self._until(lambda: self.open_connections == 0, within)
 
     def notify(self) -> None:
         """Something happened; whoever waits should look again."""
@@ -381,7 +382,7 @@ class Upstream:
         self._changed = asyncio.Event()
 
     async def _until(self, holds: Callable[[], bool], within: float) -> None:
-        async with asyncio.timeout(within):
+        async with awake.timeout(within):
             while not holds():
                 await self._changed.wait()
 
