@@ -19,6 +19,7 @@ from proxy.admission.rates.opening import connector
 from proxy.admission.rates.shared import SharedBooks
 from proxy.errors import LimitsUnavailable, RateLimitExceeded
 from proxy.principal import Allowance
+from tests.harness.awake import counting
 from tests.harness.forwarding import until
 from tests.harness.redis import Server
 from tests.harness.turns import after
@@ -111,12 +112,12 @@ async def count(
 
 
 async def timed(rates: RateLimits, allowance: Allowance, account: str = "k") -> float:
-    """The seconds that one request spends on its limits, from first to last."""
-    started = time.monotonic()
-    await rates.admit(account, allowance)
-    grant = await rates.reserve(account, allowance, 1)
-    rates.settle(grant, 1)
-    return time.monotonic() - started
+    """The seconds that one request waits for its limits, from first to last."""
+    async with counting() as awake:
+        await rates.admit(account, allowance)
+        grant = await rates.reserve(account, allowance, 1)
+        rates.settle(grant, 1)
+        return awake()
 
 
 PLENTY = Allowance(
