@@ -160,16 +160,9 @@ class Front:
         await until(lambda: not self.open_upstream())
         await until(lambda: not self.extra_tasks())
 
-    def open_upstream(self) -> list[str]:
-        """The connections and requests in the transport's pools that are in use, or lost."""
-        pools = (self.transport._reusing._pool, self.transport._fresh._pool)
-        requests = [repr(request) for pool in pools for request in pool._requests]
-        return requests + [
-            connection.info()
-            for pool in pools
-            for connection in pool.connections
-            if not (connection.is_idle() or connection.is_closed())
-        ]
+    def open_upstream(self) -> list[object]:
+        """The connections of the transport that are in use, or lost."""
+        return list(self.transport.pool.busy)
 
     def note_tasks(self) -> None:
         """Remembers the tasks there are now, which are no request's."""

@@ -103,18 +103,17 @@ async def test_a_connection_that_the_upstream_closed_is_not_used(
     """Nor one that it said something on that nobody asked for: both are seen before asking."""
     await ask(asked, upstream)
     upstream.connections[0].close()
-    await until(lambda: stale(asked))
+    await until(lambda: not idle(asked))
     await ask(asked, upstream)
     upstream.connections[1].transport.write(b"HTTP/1.1 408 Too Late\r\n\r\n")
-    await until(lambda: stale(asked))
+    await until(lambda: not idle(asked))
     await ask(asked, upstream)
     assert [received.connection for received in upstream.requests] == [0, 1, 2]
 
 
-def stale(asked: Transport) -> bool:
-    """Whether the pool holds a connection that it will not use again."""
-    pool = asked._reusing._pool  # type: ignore[attr-defined] # a test of its inside
-    return any(connection.has_expired() for connection in pool.connections)
+def idle(asked: Transport) -> list[object]:
+    """The connections that wait for a request."""
+    return list(asked.pool.idle)  # type: ignore[attr-defined] # a test of its inside
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ async def test_a_stale_connection_is_replaced(
     assert await ask(asked, upstream) == b"1"
     assert await ask(asked, upstream) == b"2"
     assert [received.connection for received in upstream.requests] == [0, 0, 1]
-    await until(lambda: upstream.open_connections == 0)  # a replacement is not kept
+    assert len(idle(asked)) == 1
 
 
 @pytest.mark.parametrize(
@@ -196,10 +195,9 @@ async def test_a_slow_reader_gets_everything(asked: Transport, upstream: Upstrea
 
 
 def write_paused(asked: Transport) -> list[object]:
-    """The sockets of the pool that the other side does not read."""
-    pool = asked._reusing._pool  # type: ignore[attr-defined] # a test of its inside
-    streams = [item._connection and item._connection._network_stream for item in pool.connections]
-    return [stream for stream in streams if stream is not None and not stream._writable.is_set()]
+    """The connections that the other side does not read."""
+    busy = asked.pool.busy  # type: ignore[attr-defined] # a test of its inside
+    return [connection for connection in busy if connection.write_blocked]
 
 
 async def test_a_transport_keeps_to_the_limits_that_it_is_given(

@@ -1,0 +1,210 @@
+"""One socket to the upstream: what is said on it, and to which request that belongs.
+
+Everything happens within the loop's callbacks. What is read is parsed, and its body handed on,
+before the callback returns; what comes when nobody has asked ends the connection.
+"""
+
+import asyncio
+import select
+from typing import Protocol, cast
+
+import httpx
+
+from proxy.upstream.transport.exchange import Exchange
+from proxy.upstream.wire import ResponseReader, WireError
+
+READ_BYTES = 32 * 1024
+"""How much one call may read. uvloop would read 256,000 bytes into objects of their own; with what
+may wait (see ``exchange``) this bounds what a client that does not read makes us hold."""
+
+
+class Home(Protocol):
+    """Who keeps the connections: ``pool.Pool``."""
+
+    def opened(self, connection: "Connection") -> None:
+        """It has a socket from now on."""
+
+    def rest(self, connection: "Connection", now: float) -> None:
+        """It can be used again."""
+
+    def lost(self, connection: "Connection") -> None:
+        """It is closed, or about to be."""
+
+    def gone(self, connection: "Connection") -> None:
+        """Its socket is closed."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A protocol to the loop; to an exchange, what it writes to and may pause.
+
+    Args:
+        home: Who keeps it.
+        loop: That of its socket.
+        scratch: What is read into; filled and emptied within one callback.
+
+    Attributes:
+        reader: Takes the answers apart, one after the other.
+        transport: The loop's side.
+        used: How many requests it was used for.
+        closed: Whether it is over.
+        cause: What the loop said about its end, if it said anything.
+        write_blocked: Whether the other side does not read fast enough.
+    """
+
+    __slots__ = (
+        "_exchange",
+        "_home",
+        "_poll",
+        "_read_paused",
+        "_scratch",
+        "_time",
+        "cause",
+        "closed",
+        "reader",
+        "transport",
+        "used",
+        "write_blocked",
+    )
+
+    def __init__(self, home: Home, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
+        self._home = home
+        self._time = loop.time
+        self._scratch = scratch
+        self._exchange: Exchange | None = None
+        self._read_paused = False
+        self._poll = select.poll()
+        self.reader = ResponseReader()
+        self.transport: asyncio.Transport
+        self.used = 0
+        self.closed = False
+        self.cause: Exception | None = None
+        self.write_blocked = False
+
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        # uvloop's transports do not inherit from asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._home.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's interface
+        """Where to read into."""
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So much was read."""
+        exchange = self._exchange
+        if exchange is None:
+            # Nobody has asked. It must not be taken for the next request's answer.
+            self.abort()
+            return
+        exchange.heard_at = self._time()
+        reader = self.reader
+        try:
+            reader.feed(self._scratch[:nbytes])
+        except WireError as exc:
+            exchange.fail(_protocol_error(exc))
+            return
+        except BaseException as exc:  # noqa: BLE001 - what a sink raises is its pipe's to raise
+            exchange.fail(exc)
+            return
+        exchange.heard(self)
+
+    def eof_received(self) -> None:
+        """The other side says no more; then neither do we (the loop closes the socket)."""
+        exchange = self._exchange
+        if exchange is not None:
+            try:
+                self.reader.feed_eof()
+            except WireError as exc:
+                exchange.broken(self, _protocol_error(exc))
+            except BaseException as exc:  # noqa: BLE001 - see above
+                exchange.fail(exc)
+            else:
+                exchange.heard(self)
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self.closed = True
+        self.cause = self.cause or exc
+        if self._exchange is not None:
+            self._exchange.broken(self, _broken(exc, writing=not self._exchange.sent))
+        self._home.gone(self)
+
+    def pause_writing(self) -> None:
+        """The other side does not keep up."""
+        self.write_blocked = True
+        if self._exchange is not None:
+            self._exchange.blocked(self._time())
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self.write_blocked = False
+        if self._exchange is not None:
+            self._exchange.unblocked()
+
+    # What an exchange calls
+
+    def begin(self, exchange: Exchange) -> None:
+        """From now on what is heard is this exchange's."""
+        self.used += 1
+        self._exchange = exchange
+
+    def release(self) -> None:
+        """The answer is complete: the next request may have the connection, if it is in order."""
+        whole = self._exchange is not None and self._exchange.sent
+        self._exchange = None
+        if self.closed:
+            return
+        if whole and self.reader.reusable and not self.transport.get_write_buffer_size():
+            self.resume()
+            self._home.rest(self, self._time())
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Closes at once, whatever is still on the way. A second time does nothing."""
+        self._exchange = None
+        if not self.closed:
+            self.closed = True
+            self._home.lost(self)
+            if hasattr(self, "transport"):
+                self.transport.abort()
+
+    def pause(self) -> None:
+        """Reads no more until ``resume``."""
+        if not (self._read_paused or self.closed):
+            self._read_paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Reads again."""
+        if self._read_paused and not self.closed:
+            self._read_paused = False
+            self.transport.resume_reading()
+
+    # What the pool and who connects call
+
+    def is_quiet(self) -> bool:
+        """Whether the other side has said nothing, as far as the system knows."""
+        return not self.closed and not self._poll.poll(0)
+
+    def encrypted(self, transport: asyncio.Transport) -> None:
+        """This is the transport from now on; the one that it had is under it."""
+        self.transport = transport
+
+
+def _protocol_error(exc: WireError) -> httpx.RemoteProtocolError:
+    error = httpx.RemoteProtocolError(str(exc))
+    error.__cause__ = exc
+    return error
+
+
+def _broken(exc: Exception | None, *, writing: bool) -> httpx.TransportError:
+    kind = httpx.WriteError if writing else httpx.ReadError
+    error = kind("the connection broke")
+    error.__cause__ = exc
+    return error
