@@ -108,13 +108,19 @@ def to_client(headers: RawHeaders, *, extra: frozenset[bytes]) -> list[tuple[byt
             ``may_be_relayed`` stay behind all the same.
     """
     received = [(name.lower(), value) for name, value in headers]
-    stays = _named_by_connection(received) | _misleading_length(received)
+    names = [name for name, _ in received]
+    stays: set[bytes] = _named_by_connection(received) if b"connection" in names else set()
+    if b"transfer-encoding" in names or names.count(b"content-length") > 1:
+        # RFC 9112 §6.3: it is not the one statement of the body's length, and must not be sent on.
+        stays.add(b"content-length")
+    if names.count(b"content-type") > 1:
+        received = list(_once(received))
     if event_stream := is_event_stream(received):
         stays.add(b"cache-control")
     fields = [
         (name, value)
-        for name, value in _once(received)
-        if name not in stays and _crosses(name, extra)
+        for name, value in received
+        if name not in stays and (name in _TO_CLIENT or _may_cross(name, extra))
     ]
     if event_stream:
         # Or a reverse proxy in front of us (nginx, cloudflared) collects events before it sends them.
@@ -135,10 +141,8 @@ def is_event_stream(headers: RawHeaders) -> bool:
     return False
 
 
-def _crosses(name: bytes, extra: frozenset[bytes]) -> bool:
-    if name in _TO_CLIENT or name.startswith(_TO_CLIENT_PREFIXES):
-        return True
-    return name in extra and may_be_relayed(name)
+def _may_cross(name: bytes, extra: frozenset[bytes]) -> bool:
+    return name.startswith(_TO_CLIENT_PREFIXES) or (name in extra and may_be_relayed(name))
 
 
 def _named_by_connection(headers: RawHeaders) -> set[bytes]:
@@ -149,17 +153,6 @@ def _named_by_connection(headers: RawHeaders) -> set[bytes]:
         if name.lower() == b"connection"
         for token in value.split(b",")
     }
-
-
-def _misleading_length(headers: RawHeaders) -> set[bytes]:
-    """``content-length`` where it is not the one statement of the body's length.
-
-    RFC 9112 §6.3: with a ``Transfer-Encoding`` it means nothing, and must not be sent on.
-    """
-    names = [name for name, _ in headers]
-    if b"transfer-encoding" in names or names.count(b"content-length") > 1:
-        return {b"content-length"}
-    return set()
 
 
 def _once(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -5,9 +5,10 @@ which it may wait. The order matters: what waits holds its tokens already, so th
 queue with what it may not have.
 """
 
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+import msgspec
 
 from proxy.admission.estimates import Estimates
 from proxy.admission.kv import TokenBudget
@@ -17,8 +18,7 @@ from proxy.errors import RawHeaders
 from proxy.principal import Allowance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a request may need of the engine.
 
     Attributes:

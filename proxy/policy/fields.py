@@ -14,6 +14,7 @@ from typing import Any
 
 from proxy.endpoints import BodyKind
 from proxy.errors import FieldRefused
+from proxy.policy import tables
 from proxy.policy.limits import Limits
 
 _REPLACES = "it replaces or smuggles a prompt past the cap"
@@ -120,6 +121,8 @@ CLIENT_TOOLS = frozenset({"function", "custom", "local_shell"})
 CLIENT_TOOL_BEGINNING = "web_search"
 SERVER_TOOLS = ("mcp", "code_interpreter", "container", "shell")
 
+_TEXTS = frozenset({"messages", "prompt", "input", "system", "instructions"})
+
 # What PROXY_ALLOW_FIELDS may name, besides anything that ends in `_embeds`.
 KNOWN = frozenset(
     {
@@ -157,6 +160,12 @@ class RefusedFields:
         self._structured = self._without_allowed(STRUCTURED_OUTPUTS)
         self._endings = tuple(HOSTILE_ENDINGS)
         self._beginnings = (*HOSTILE_BEGINNINGS, *(STRICT_BEGINNINGS if self._strict else ()))
+        # What most bodies are made of: how these begin and end need not be looked at each time.
+        self._plain = frozenset(
+            name
+            for name in tables.SAMPLING | tables.ROUTING | tables.SCHEMAS | _TEXTS
+            if not name.endswith(self._endings) and not name.startswith(self._beginnings)
+        )
 
     def check_top(self, kind: BodyKind, body: Mapping[str, Any]) -> None:
         """Looks at the top level, into the two places named above and, on responses, tools.
@@ -200,6 +209,8 @@ class RefusedFields:
             if value is None or value is False:
                 continue
             reason = table.get(name)
+            if reason is None and name in self._plain:
+                continue
             if reason is None and name.endswith(self._endings):
                 reason = _REPLACES
             elif reason is None and name.startswith(self._beginnings):

@@ -120,7 +120,7 @@ class Metrics:
         )
         self._connections_refused = Counter(
             "bulwark_connections_refused",
-            "Connections that were refused because there are too many, by reason.",
+            "Connections refused, or closed while idle, because there are too many, by reason.",
             ["reason"],
             registry=registry,
         )
@@ -174,9 +174,9 @@ class Metrics:
         for state, read in states.items():
             self._connections.labels(state).set_function(read)
 
-    def connection_refused(self, reason: Reason) -> None:
-        """A connection was one too many."""
-        self._connections_refused.labels(reason.value).inc()
+    def connection_refused(self, reason: str) -> None:
+        """A connection was one too many, or idle and in the way; `reason` is a word of ours."""
+        self._connections_refused.labels(reason).inc()
 
     def log_lines_lost(self, lines: int) -> None:
         """Lines that nobody will read."""

@@ -194,9 +194,11 @@ def test_connections_that_are_refused_are_counted(metrics: Metrics) -> None:
     metrics.connection_refused(Reason.TOO_MANY_CONNECTIONS)
     metrics.connection_refused(Reason.TOO_MANY_CONNECTIONS)
     metrics.connection_refused(Reason.CONNECTIONS_EXHAUSTED)
+    metrics.connection_refused("idle")
     name = "bulwark_connections_refused_total"
     assert value(metrics, name, reason="too_many_connections") == 2
     assert value(metrics, name, reason="connections_exhausted") == 1
+    assert value(metrics, name, reason="idle") == 1
 
 
 def test_lines_that_nobody_will_read_are_counted(metrics: Metrics) -> None:
