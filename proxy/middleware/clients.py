@@ -61,6 +61,13 @@ class ClientAddress:
             packed = self._origin(values) or packed
         return _text(packed)
 
+    def counted(self, peer: str) -> str | None:
+        """By what the connections of a peer are counted; None of a trusted one, who brings many."""
+        packed = _packed(peer)
+        if packed is None:
+            return peer
+        return None if self._trusts(packed) else subscriber(_text(packed))
+
     def _origin(self, values: list[bytes]) -> bytes | None:
         """Whom the header names; None if nobody."""
         if self._header == _LIST:

@@ -77,6 +77,7 @@ async def serve(
     on_deadline: Callable[[], None],
     backlog: int = 2048,
     keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
+    admin_protocol: type[asyncio.Protocol] | None = None,
     stop: asyncio.Event | None = None,
     hurry: asyncio.Event | None = None,
 ) -> int:
@@ -85,7 +86,7 @@ async def serve(
     Args:
         public: What the internet sees.
         admin: What the operator sees.
-        http_protocol: As ``server.protocol.protocol`` makes it; both listeners speak it.
+        http_protocol: As ``server.protocol.protocol`` makes it, of the public listener.
         public_socket: As ``bind`` makes it; closed at the end, like the other.
         admin_socket: As ``bind`` makes it.
         drain_seconds: How long requests in flight may take to finish.
@@ -94,6 +95,8 @@ async def serve(
         on_deadline: Called when its time is up and requests are left, which then have 2 s.
         backlog: Connections that wait to be accepted, on each.
         keep_alive_seconds: How long an idle connection is kept.
+        admin_protocol: That of the admin listener, with places of its own for connections, so that
+            it can be reached when the public one is full; without it the same.
         stop: Begins the drain. Without it SIGTERM and SIGINT do, and a second one hurries it.
         hurry: Ends the drain's time.
 
@@ -105,12 +108,12 @@ async def serve(
         if stop is None:
             stack.enter_context(_signals(told_to_stop, told_to_hurry))
 
-        def config(app: ASGIApp) -> uvicorn.Config:
-            return _config(app, http_protocol, backlog, keep_alive_seconds)
+        def server(app: ASGIApp, speaks: type[asyncio.Protocol]) -> _Server:
+            return _Server(_config(app, speaks, backlog, keep_alive_seconds))
 
         async with (
-            _Server(config(admin)).running(admin_socket) as admin_server,
-            _Server(config(public)).running(public_socket) as public_server,
+            server(admin, admin_protocol or http_protocol).running(admin_socket) as admin_server,
+            server(public, http_protocol).running(public_socket) as public_server,
         ):
             on_ready()
             await _first(told_to_stop.wait(), public_server.ended(), admin_server.ended())

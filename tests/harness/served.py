@@ -10,6 +10,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from proxy.errors import Refusal
+from proxy.server.connections import Connections
 from proxy.server.protocol import ProtocolLimits, protocol
 from tests.harness.client import TIMEOUT_SECONDS, RawClient
 
@@ -66,6 +67,7 @@ class Served:
     Attributes:
         refusals: What it said itself, with the client's address.
         bytes_read: What its connections have read, all together.
+        made: How many connections it has accepted.
         connection: Makes the protocol of one connection.
     """
 
@@ -73,6 +75,7 @@ class Served:
     state: ServerState = field(default_factory=ServerState)
     refusals: list[tuple[Refusal, str]] = field(default_factory=list)
     bytes_read: int = 0
+    made: int = 0
     connection: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -85,9 +88,18 @@ class Served:
         """Returns once the connections have read so many bytes, all together."""
         await self._until(lambda: self.bytes_read >= size)
 
-    async def has_closed(self) -> None:
-        """Returns once no connection is left."""
-        await self._until(lambda: not self.state.connections)
+    def note_made(self) -> None:
+        """One more was accepted."""
+        self.made += 1
+        self._changed.set()
+
+    async def has_made(self, count: int) -> None:
+        """Returns once so many connections were accepted, all together."""
+        await self._until(lambda: self.made >= count)
+
+    async def has_closed(self, left: int = 0) -> None:
+        """Returns once no connection is left, or no more than so many."""
+        await self._until(lambda: len(self.state.connections) <= left)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -116,13 +128,24 @@ class Serve(Protocol):
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: App, keep_alive_seconds: int, limits: ProtocolLimits
+    app: App,
+    keep_alive_seconds: int,
+    limits: ProtocolLimits,
+    connections: Connections | None = None,
 ) -> AsyncIterator[Served]:
     """Serves an application as ``uvicorn.Server`` does, without its loops that poll."""
     served = Served()
-    base = protocol(limits, lambda refusal, client, _: served.refusals.append((refusal, client)))
+
+    def on_refusal(refusal: Refusal, client: str, _: str) -> None:
+        served.refusals.append((refusal, client))
+
+    base = protocol(limits, on_refusal, connections)
 
     class Observed(base):  # type: ignore[valid-type,misc] # a class made for these limits
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            served.note_made()
+
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             served.note(data)

@@ -1,0 +1,157 @@
+"""Who has a place, who gives way, and who is told why."""
+
+import pytest
+
+from proxy.errors import ConnectionsExhausted, Reason, Refusal, TooManyConnections
+from proxy.server.connections import ConnectionLimits, Connections
+
+
+class Peer:
+    """A connection that notes that it gave way."""
+
+    def __init__(self) -> None:
+        self.gave_way = 0
+
+    def give_way(self) -> None:
+        """Its place is gone."""
+        self.gave_way += 1
+
+
+class Room:
+    """Connections under small limits, and what they said."""
+
+    def __init__(self, **limits: int) -> None:
+        self.events: list[str] = []
+        self.connections = Connections(
+            ConnectionLimits(**limits),
+            address_of=lambda peer: None if peer.startswith("trusted") else peer[:4],
+            on_event=self.events.append,
+        )
+
+    def come(self, count: int = 1, peer: str | None = "here", *, busy: bool = False) -> list[Peer]:
+        """So many that get a place."""
+        come = [Peer() for _ in range(count)]
+        for each in come:
+            assert self.connections.opened(each, peer) is None
+            if busy:
+                self.connections.answers(each)
+        return come
+
+    def refuse(self, peer: str | None = "here") -> Refusal:
+        """One more that gets none."""
+        refusal = self.connections.opened(Peer(), peer)
+        assert refusal is not None
+        return refusal
+
+
+def test_one_more_than_all_places_is_refused_where_all_are_busy() -> None:
+    """And served again once one has left."""
+    room = Room(open=2, idle=2)
+    first, _ = room.come(2, busy=True)
+    refusal = room.refuse()
+    assert isinstance(refusal, ConnectionsExhausted)
+    assert refusal.retry_after_seconds
+    assert room.events == [Reason.CONNECTIONS_EXHAUSTED]
+    assert (room.connections.open, room.connections.idle) == (2, 0)
+    room.connections.closed(first)
+    room.come(busy=True)
+    assert len(room.events) == 1
+
+
+def test_one_more_than_all_places_takes_that_of_an_idle_one() -> None:
+    """Whoever asks for nothing must not keep out whoever does."""
+    room = Room(open=2, idle=2)
+    room.come(busy=True)
+    (idle,) = room.come()
+    room.come()
+    assert idle.gave_way == 1
+    assert room.events == ["idle"]
+    assert (room.connections.open, room.connections.idle) == (2, 1)
+
+
+def test_the_one_that_is_idle_for_the_longest_gives_way() -> None:
+    """Counted from its last answer; one at the cap displaces nobody."""
+    room = Room(open=9, idle=2)
+    first, second = room.come(2)
+    room.connections.answers(first)
+    room.connections.rests(first)
+    assert room.events == []
+    (third,) = room.come()
+    assert [each.gave_way for each in (first, second, third)] == [0, 1, 0]
+    room.come()
+    assert [each.gave_way for each in (first, second, third)] == [1, 1, 0]
+    assert room.connections.open == room.connections.idle == 2
+
+
+def test_a_busy_one_that_rests_displaces_the_longest_idle() -> None:
+    """Never itself."""
+    room = Room(open=9, idle=1)
+    (busy,) = room.come(busy=True)
+    (idle,) = room.come()
+    room.connections.rests(busy)
+    assert (busy.gave_way, idle.gave_way) == (0, 1)
+    room.connections.rests(busy)
+    assert busy.gave_way == 0
+
+
+def test_who_gave_way_has_no_place_any_more() -> None:
+    """It is not counted twice as gone, nor idle again."""
+    room = Room(open=9, idle=1, per_address=2)
+    (gone,) = room.come()
+    room.come()
+    room.connections.rests(gone)
+    room.connections.answers(gone)
+    room.connections.closed(gone)
+    assert (room.connections.open, room.connections.idle) == (1, 1)
+    assert room.events == ["idle"]
+
+
+def test_one_address_has_so_many() -> None:
+    """Another one has as many; who leaves makes room, also by giving way."""
+    room = Room(open=9, idle=9, per_address=2)
+    first, _ = room.come(2)
+    refusal = room.refuse()
+    assert isinstance(refusal, TooManyConnections)
+    assert refusal.retry_after_seconds
+    assert room.events == [Reason.TOO_MANY_CONNECTIONS]
+    room.come(2, "there")
+    room.connections.closed(first)
+    room.come()
+    room.refuse()
+    assert room.connections.open == 4
+
+
+def test_a_refused_one_is_not_counted_of_its_address() -> None:
+    """Where all places are taken."""
+    room = Room(open=1, idle=1, per_address=1)
+    (busy,) = room.come(peer="there", busy=True)
+    assert isinstance(room.refuse(), ConnectionsExhausted)
+    room.connections.closed(busy)
+    room.come()
+
+
+@pytest.mark.parametrize(
+    ("peer", "per_address"),
+    [
+        pytest.param("trusted proxy", 1, id="a trusted proxy"),
+        pytest.param(None, 1, id="a Unix socket has no address"),
+        pytest.param("here", 0, id="no limit"),
+    ],
+)
+def test_who_is_not_counted(peer: str | None, per_address: int) -> None:
+    """By its address."""
+    room = Room(open=9, idle=9, per_address=per_address)
+    room.come(9, peer)
+    assert room.connections.open == 9
+
+
+def test_so_many_are_told_why() -> None:
+    """One more is not, until one of them has left."""
+    room = Room(told=2)
+    told = [Peer(), Peer(), Peer()]
+    assert [room.connections.may_be_told(each) for each in told] == [True, True, False]
+    room.connections.closed(told[2])
+    assert not room.connections.may_be_told(Peer())
+    room.connections.closed(told[0])
+    assert room.connections.may_be_told(Peer())
+    assert room.connections.open == 0
