@@ -39,8 +39,7 @@ class Questions:
     """What is asked of one engine.
 
     Args:
-        transport: The way to it. Better one of its own than the requests': httpcore looks through
-            all connections of a pool for each request.
+        transport: The way to it.
         target: Whom to ask.
         health_path: Where it tells its health. Any answer that is not a 5xx will do: an engine that
             does not know the path serves.
@@ -164,6 +163,6 @@ def _causes(exc: BaseException | None) -> list[BaseException]:
     found: list[BaseException] = []
     while exc is not None:
         found.append(exc)
-        # httpcore raises its own anew "from None", which hides the cause but does not drop it.
+        # Some transports raise "from None", which hides the cause but does not drop it.
         exc = exc.__cause__ or exc.__context__
     return found

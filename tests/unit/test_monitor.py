@@ -255,7 +255,7 @@ async def test_what_looks_like_no_engine(health: Answer, metrics: Answer, reason
 
 
 def connect_error(cause: OSError) -> httpx.ConnectError:
-    """As the transport raises it: httpcore hides the cause."""
+    """As a transport may raise it: from None, which hides the cause."""
     error = httpx.ConnectError("")
     error.__context__ = cause
     return error

@@ -121,7 +121,7 @@ async def test_an_error_of_the_upstream_keeps_its_status(upstream: Upstream, sta
         ),
         pytest.param(
             [response(b"2\r\n{}\r\n0\r\n\r\n", headers=[(b"Transfer-Encoding", b"chunked")])],
-            "more than one way",
+            "not valid",
             id="two framings",
         ),
         pytest.param([response(b"{}", content_length=10_001)], "longer", id="announced too long"),
@@ -131,6 +131,9 @@ async def test_an_error_of_the_upstream_keeps_its_status(upstream: Upstream, sta
         pytest.param([b"HTTP/1.1 200 O", End.FIN], "broke off", id="half a head"),
         pytest.param([b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000], "not valid", id="a huge head"),
         pytest.param([b"HTTP/1.1 200 OK\r\nX: a\nY\r\n\r\n"], "not valid", id="a broken field"),
+        pytest.param(
+            [SSE_HEAD + event("a") + b"no chunk\r\n"], "not valid", id="broken framing at once"
+        ),
     ],
 )
 async def test_what_must_not_cross_becomes_a_502(
@@ -157,9 +160,6 @@ async def test_what_must_not_cross_becomes_a_502(
             [SSE_HEAD, event("a"), b"ff\r\ndata: b", End.FIN], None, id="in the middle of a chunk"
         ),
         pytest.param(
-            [SSE_HEAD, event("a"), b"no chunk\r\n", End.SILENCE], sse("a"), id="broken framing"
-        ),
-        pytest.param(
             [response(b'{"a":', content_length=6), End.FIN], b'{"a":', id="short of its length"
         ),
         pytest.param([SSE_HEAD, chunk(b"x" * 10_001), LAST_CHUNK], None, id="longer than allowed"),
@@ -180,6 +180,23 @@ async def test_what_breaks_is_seen_to_break(
     assert DONE not in answer.body
     if received is not None:
         assert answer.body == received
+    await upstream.all_closed()
+
+
+async def test_framing_that_breaks_in_mid_stream(upstream: Upstream) -> None:
+    """What came before it is passed on, and no end."""
+    gate = asyncio.Event()
+    upstream.reply = [SSE_HEAD, event("a"), gate, event("b") + b"no chunk\r\n", End.SILENCE]
+    async with forwarding(upstream.url) as front, await front.connect() as client:
+        await client.send(STREAM)
+        await client.read_head()
+        assert await client.read_chunk() == sse("a")
+        gate.set()
+        assert await client.read_chunk() == sse("b")
+        with pytest.raises(BrokenOff):
+            await client.read_chunk()
+        await front.nothing_held()
+        assert isinstance(front.errors[0], UpstreamError)
     await upstream.all_closed()
 
 
