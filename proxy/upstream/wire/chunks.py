@@ -1,13 +1,11 @@
 """A chunked body, by llhttp: the one thing that would take too long in Python.
 
 llhttp is strict about chunks, extensions and trailers; ``tests/unit/test_wire_chunks.py`` holds it to
-that. What it does not tell is where a body ended: it skips line ends behind it, and reads what follows
-as another response. Both are found here.
+that. It does not tell where a body ended: it skips line ends behind it, and reads what follows as another
+response. And it lets a trailer name a transfer coding. All three are found here.
 """
 
 import httptools
-
-from proxy.upstream.wire.limits import WireError
 
 __all__ = ["Chunks"]
 
@@ -23,11 +21,21 @@ _PAID_BYTES = 5
 class _Events:
     """What the parser calls. Methods of lists, because a call into Python costs as much as a chunk."""
 
-    __slots__ = ("on_body", "on_message_begin", "on_message_complete", "pending", "pieces")
+    __slots__ = (
+        "on_body",
+        "on_header",
+        "on_message_begin",
+        "on_message_complete",
+        "pending",
+        "pieces",
+        "trailers",
+    )
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
+        self.trailers: dict[bytes, bytes] = {}
+        self.on_header = self.trailers.__setitem__
         self.pending = [None]
         self.on_message_complete = self.pending.clear
         self.on_message_begin = [None].pop  # fails, and so stops the parser, the second time
@@ -36,22 +44,28 @@ class _Events:
 class Chunks:
     """One chunked body.
 
+    Args:
+        max_framing_bytes: What extensions and trailers may come to beyond what the body pays for. It
+            is reckoned after each ``feed``: near the bound it matters how the body was cut.
+
     Attributes:
         over: Nothing more may be fed: the body is complete, or there is an ``error``.
-        error: What is wrong.
+        error: What is wrong, in a constant of ours.
     """
 
-    __slots__ = ("_credit", "_most", "_parse", "_pending", "_pieces", "error", "over")
+    __slots__ = ("_credit", "_most", "_parse", "_pending", "_pieces", "_trailers", "error", "over")
 
     def __init__(self, max_framing_bytes: int) -> None:
         self.over = False
-        self.error: WireError | None = None
+        self.error: str | None = None
         self._most = self._credit = max_framing_bytes
         events = _Events()
         self._pieces, self._pending = events.pieces, events.pending
         # One for each response: a trailer ("Connection: close") changes how the next one is read.
         self._parse = httptools.HttpResponseParser(events).feed_data
         self._parse(_HEAD)
+        self._trailers = events.trailers
+        self._trailers.clear()
 
     def feed(self, data: bytes | memoryview) -> bytes:
         """What there is of the body in the data, up to its end or an error."""
@@ -92,7 +106,9 @@ class Chunks:
         # ends behind it show in its last five bytes.
         if len(data) > len(_END) and (data[-4:] != _END or data[-5] in _END):
             self._fail("something follows a chunked body")
+        elif b"transfer-encoding" in map(bytes.lower, self._trailers):
+            self._fail("a trailer names a transfer coding")
 
     def _fail(self, why: str) -> None:
         self.over = True
-        self.error = self.error or WireError(why)
+        self.error = self.error or why

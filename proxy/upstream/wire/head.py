@@ -20,7 +20,7 @@ _HEAD = re.compile(
     rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*+)?"
     rb"(?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[\t\x20-\x7e\x80-\xff]*+)*+\r\n\r\n"
 ).fullmatch
-_FIELDS = re.compile(rb"\r\n([^:\r]++):[\t ]*+([^\r]*+)").findall
+_FIELDS = re.compile(rb"\r\n([^:]++):[\t ]*+([^\r]*+)").findall
 
 _HOPELESS = re.compile(rb"(?<!\r)\n|\r[^\n]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]").search
 _BEGINNING = b"HTTP/1."

@@ -124,7 +124,7 @@ class ResponseReader:
         self._fail()
         if until_eof:
             self.complete = True
-        elif not idle:
+        elif not (idle or self.complete):
             raise WireError("the engine closed before its response was complete")
 
     def _take_unasked(self, _: _Data) -> None:
@@ -210,7 +210,7 @@ class ResponseReader:
         self._chunks = None
         if chunks.error is not None:
             self._fail()
-            raise chunks.error
+            raise WireError(chunks.error)
         self._complete()
 
     def _complete(self) -> None:
