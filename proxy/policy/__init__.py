@@ -18,6 +18,7 @@ from proxy.policy.models import check_model
 from proxy.policy.output import bound_output
 from proxy.policy.prompt import PER_INPUT, TOTAL_FACTOR, PromptCount
 from proxy.policy.sampling import check_sampling
+from proxy.policy.schemas import Schemas
 from proxy.policy.usage import ask_for_usage
 
 __all__ = ["Cost", "Limits", "Policy", "Terms", "Verdict"]
@@ -38,6 +39,8 @@ class Policy:
         self._limits = limits
         self._of_keys: dict[tuple[int | None, int | None, int | None], Limits] = {}
         self._fields = RefusedFields(limits)
+        # For all keys: their own limits are of prompts and output.
+        self._schemas = Schemas(limits.max_schema_chars)
 
     def check(self, kind: BodyKind, body: bytes, terms: Terms) -> Verdict:
         """Judges one body.
@@ -60,7 +63,7 @@ class Policy:
             check_model(members, terms.models)
         self._fields.check_top(kind, members)
         check_sampling(members)
-        count = PromptCount(kind, limits, self._fields)
+        count = PromptCount(kind, limits, self._fields, self._schemas)
         count.walk(members)
         output = bound_output(kind, members, limits, prompts=len(count.inputs))
         edits = list(output.edits)

@@ -20,8 +20,9 @@ from proxy.policy.compiling import Compiling
 from proxy.policy.conversation import Conversation, Hopeless
 from proxy.policy.fields import RefusedFields
 from proxy.policy.inputs import entries, input_chars, text_chars
-from proxy.policy.lengths import compact, compact_chars, printed_chars, shape
+from proxy.policy.lengths import compact_chars, shape
 from proxy.policy.limits import Limits
+from proxy.policy.schemas import Schemas
 
 # Templates wrap every message in markup: a real vLLM rendered 69,000 empty ones as 1.9 million
 # characters. Qwen3-Coder's wraps every argument of a tool call: 980 of them, in 9,500 characters, made
@@ -31,17 +32,6 @@ _CHARS_PER_ITEM = 32
 
 # Where the markup alone is so many times the cap, nobody needs the exact excess.
 _HOPELESS = 10
-
-# Tools count as compact JSON, but a template may indent them. Real ones grow to two or three times
-# their size by that, so up to four times is free; what grows by more counts for it.
-_WRITTEN_TO_COMPACT = 4
-
-# Qwen3-Coder's template makes a block of each parameter: `"a":1,` becomes 42 characters.
-_ADDED_TO_MEMBER = 36
-
-# vLLM writes what a tool leaves out, and a whole schema for a custom one: 30 characters of those
-# became 300, and 460 where they were indented.
-_ADDED_TO_TOOL = 400
 
 MAX_INPUTS = 2_048
 
@@ -56,6 +46,7 @@ class PromptCount:
     Attributes:
         conversation: What counts besides `inputs`: messages, instructions, unknown fields.
         inputs: Characters of each entry of `prompt`, `input` or what is compared.
+        schemas: What measures schemas.
         schema_chars: Characters of compact JSON of tools and schemas.
         compiling: What an engine may have to compile of these.
         sampling_chars: The same of parameters that never reach a prompt.
@@ -69,10 +60,14 @@ class PromptCount:
         "limits",
         "sampling_chars",
         "schema_chars",
+        "schemas",
     )
 
-    def __init__(self, kind: BodyKind, limits: Limits, fields: RefusedFields) -> None:
+    def __init__(
+        self, kind: BodyKind, limits: Limits, fields: RefusedFields, schemas: Schemas
+    ) -> None:
         self.kind = kind
+        self.schemas = schemas
         self.limits = limits
         max_items = _FREE_ITEMS + _HOPELESS * limits.max_prompt_chars // _CHARS_PER_ITEM
         self.conversation = Conversation(fields, limits.max_prompt_chars, max_items)
@@ -202,19 +197,14 @@ def _formatted(count: PromptCount, name: str, value: object) -> None:
 def _schema(count: PromptCount, name: str, value: object) -> None:
     if value is None:
         return
-    seen = shape(value, compiling.TELLTALES)
+    seen, chars, over = count.schemas.measure(value)
     if seen.levels > tables.MAX_SCHEMA_DEPTH:
         raise ToolsTooLarge(
             f"{name} is nested more than {tables.MAX_SCHEMA_DEPTH} levels deep.", param=name
         )
-    added, encoded = seen.added, compact(value, floats=seen.floats)
-    if len(encoded) <= count.limits.max_schema_chars:  # else it is refused, whatever this says
-        added = max(added, printed_chars(value, encoded))
+    if not over:
         count.compiling.count(name, value, seen)
-    # A list of them, by any name: formats are objects.
-    added += _ADDED_TO_TOOL * len(value) if type(value) is list else 0
-    added = max(added, _ADDED_TO_MEMBER * seen.members)
-    count.schema_chars += max(len(encoded), (len(encoded) + added) // _WRITTEN_TO_COMPACT)
+    count.schema_chars += chars
 
 
 def _routing(count: PromptCount, name: str, value: object) -> None:
