@@ -6,6 +6,8 @@
 #   make test-clients   the promises as real clients see them; prints figures (ARGS as above)
 #   make test-live      the promises in front of real engines; prints figures (ARGS as above)
 #   make test-e2e       the containers: a real engine, the real compose files, a fake LAN (as root)
+#   make bench    CPU, latency and memory of the data plane, beside other proxies (10 minutes)
+#   make bench-instructions   what a request and an event take, counted by valgrind (a minute)
 #   make bench-admission   admission under three times the load of an engine, simulated (5 minutes)
 #   make bench-admission-cost   what admission costs in CPU, with 10,000 keys
 #   make lint     ruff, mypy, the direction of imports, shellcheck, shfmt and hadolint
@@ -15,7 +17,7 @@
 #   make clean    remove .venv and every cache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-clients test-live test-e2e bench-admission bench-admission-cost lint format docs lock clean
+.PHONY: help demo run test test-clients test-live test-e2e bench bench-instructions bench-admission bench-admission-cost lint format docs lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -54,6 +56,14 @@ test-e2e: $(VENV)/.dev
 	@tests/e2e/install
 	@tests/e2e/install-prometheus
 	$(PY) -m pytest tests/e2e $(ARGS)
+
+# Needs a C compiler; of the others it measures those that are installed (bench/install-peers).
+bench: $(VENV)/.dev
+	$(PY) -m bench.dataplane $(ARGS)
+
+# Fails where either has grown by more than a tenth. Needs valgrind and a C compiler.
+bench-instructions: $(VENV)/.dev
+	$(PY) -m bench.counting $(ARGS)
 
 # Both fail where a target is missed. With figures, and how they came about, in bench/README.md.
 bench-admission: $(VENV)/.dev

@@ -35,14 +35,19 @@ def build() -> Programs:
     Raises:
         NoCompilerError: It cannot be compiled.
     """
-    content = b"".join(path.read_bytes() for path in sorted(_SOURCES.iterdir()))
-    folder = cache() / "bench" / hashlib.sha256(content).hexdigest()[:16]
+    return Programs(upstream=compiled(_SOURCES / "upstream.c"), load=compiled(_SOURCES / "load.c"))
+
+
+def compiled(source: Path, *options: str) -> Path:
+    """What comes of a source and the headers beside it, kept for the next time.
+
+    Raises:
+        NoCompilerError: It cannot be compiled.
+    """
+    read = b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
+    folder = cache() / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    return Programs(upstream=_compiled("upstream", folder), load=_compiled("load", folder))
-
-
-def _compiled(name: str, folder: Path) -> Path:
-    program = folder / name
+    program = folder / f"{source.stem}-{hashlib.sha256(read).hexdigest()[:16]}"
     if program.exists():
         return program
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
@@ -51,10 +56,10 @@ def _compiled(name: str, folder: Path) -> Path:
             "no C compiler: install gcc or clang, e.g. apt-get install gcc libc6-dev"
         )
     # Under another name until it is whole: somebody else may build the same at this moment.
-    fresh = folder / f"{name}.{os.getpid()}"
-    command = [compiler, *_FLAGS, "-o", str(fresh), str(_SOURCES / f"{name}.c")]
+    fresh = folder / f"{source.stem}.{os.getpid()}"
+    command = [compiler, *_FLAGS, *options, "-o", str(fresh), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        raise NoCompilerError(f"{compiler} does not compile {name}.c:\n{done.stderr}")
+        raise NoCompilerError(f"{compiler} does not compile {source.name}:\n{done.stderr}")
     fresh.rename(program)
     return program

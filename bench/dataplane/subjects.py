@@ -283,7 +283,7 @@ SUBJECTS = (
     Subject("direct", "nothing in front", None),
     Subject("bulwark", "Bulwark", _bulwark),
     Subject("bulwark-plain", "Bulwark, no write-through", _plain),
-    Subject("obvious", "FastAPI + httpx, the obvious way", _obvious),
+    Subject("obvious", "FastAPI + httpx, obvious", _obvious),
     Subject("nginx", "nginx", _nginx, "nginx"),
     Subject("haproxy", "HAProxy", _haproxy, "haproxy"),
     Subject("caddy", "Caddy", _caddy, "caddy"),

@@ -8,7 +8,7 @@ from rich.table import Table
 from bench.dataplane.figures import BUSY, Figures, ratio
 from bench.dataplane.judging import FEW, NGINX, OBVIOUS, Verdict
 
-_WIDTH = 140
+_WIDTH = 150
 _MEASURED = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
 
 
@@ -33,7 +33,7 @@ def show(
 
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right")
     return table
@@ -76,13 +76,16 @@ def _streams(seen: Mapping[str, Figures], count: int) -> Table:
         "CPU µs\nan event",
         "over\nobvious",
         "over\nnginx",
-        f"over its\nown at {FEW}",
-        "events/s\nof planned",
-        "delay µs\np50 / p99",
-        "first event ms\np50 / p99",
+        f"over\n{FEW}",
+        "events/s",
+        "of\nplanned",
+        "delay, µs\np50",
+        "p99",
+        "first event,\nms, p50",
+        "p99",
         "MiB",
         "stalled",
-        "longest\nsilence ms",
+        "longest\ngap, ms",
         "wrong",
     )
     over = _over(seen, lambda figures: figures.us_an_event(count))
@@ -98,9 +101,11 @@ def _streams(seen: Mapping[str, Figures], count: int) -> Table:
             figures.title,
             *over(figures),
             _number(ratio(one.us, figures.us_an_event(FEW)), 2),
-            f"{one.per_second:,.0f} / {one.planned_per_second:,.0f}",
-            f"{_number(one.delay_p50_us, 0)} / {_number(one.delay_p99_us, 0)}",
-            f"{_number(first[0], 1)} / {_number(first[1], 1)}",
+            f"{one.per_second:,.0f}",
+            f"{one.per_second / one.planned_per_second:.0%}",
+            _number(one.delay_p50_us, 0),
+            _number(one.delay_p99_us, 0),
+            *(_number(ms, 1) for ms in first),
             _number(one.rss_mib, 0),
             str(one.stalled),
             _number(one.longest_gap_ms, 0),

@@ -1,0 +1,330 @@
+"""What of the data plane's benchmark is pure: figures, verdicts, the chart, what Linux and callgrind say."""
+
+import os
+import time
+from collections import Counter
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bench.counting import budgets, callgrind
+from bench.counting.callgrind import Cut
+from bench.counting.counted import EVENTS, REQUESTS
+from bench.dataplane import chart, figures, judging, machine, proc, traffic
+from bench.dataplane.figures import Aborts, Figures, HalfLoad, Requests, Streams, Window
+from bench.dataplane.measuring import Cores
+
+STAT = "42 (a) b (c) S 1 42 41 0 -1 4194560 1 2 3 4 150 50 7 8 20 0 1 0 5 6"
+
+
+@pytest.mark.parametrize(
+    ("share", "value"),
+    [
+        pytest.param(0.0, 1.0, id="the least is the 0th"),
+        pytest.param(0.5, 51.0, id="half of a hundred are below the 51st"),
+        pytest.param(0.99, 100.0, id="99 of a hundred are below the last"),
+        pytest.param(1.0, 100.0, id="nothing is above the last"),
+    ],
+)
+def test_percentile(share: float, value: float) -> None:
+    """The value below which this share lies."""
+    assert figures.percentile([float(n) for n in range(100, 0, -1)], share) == value
+
+
+def test_percentile_of_nothing() -> None:
+    """There is none."""
+    with pytest.raises(ValueError, match="no values"):
+        figures.percentile([], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("value", "to", "expected"),
+    [
+        pytest.param(10.0, 4.0, 2.5, id="both are known"),
+        pytest.param(None, 4.0, None, id="the one is not"),
+        pytest.param(10.0, None, None, id="the other is not"),
+        pytest.param(10.0, 0.0, None, id="nothing in front costs nothing"),
+    ],
+)
+def test_ratio(value: float | None, to: float | None, expected: float | None) -> None:
+    """One over the other, where that says something."""
+    assert figures.ratio(value, to) == expected
+
+
+def test_window() -> None:
+    """CPU time of one, and how busy its core was; of none there is none."""
+    window = Window(cpu_us=3_000_000, seconds=4.0)
+    assert (window.each(10_000), window.each(0), window.busy) == (300.0, None, 0.75)
+
+
+def _figures() -> Figures:
+    """Of a proxy that meets every target, each exactly."""
+    streams = Streams(
+        us=25.0,
+        per_second=3200,
+        planned_per_second=3200,
+        busy=0.1,
+        delay_p50_us=2000,
+        delay_p99_us=9000,
+        first_event_p50_us=1,
+        first_event_p99_us=1,
+        rss_mib=90,
+        stalled=0,
+        longest_gap_ms=30,
+        errors=0,
+    )
+    return Figures(
+        title="Bulwark",
+        requests=Requests(us=300, per_second=3000, busy=0.99, p50_us=1, p99_us=1, errors=0),
+        half=HalfLoad(
+            per_second=1500,
+            first_byte_p50_us=1100,
+            first_byte_p99_us=5500,
+            latency_p50_us=1100,
+            latency_p99_us=5500,
+            direct_p50_us=100,
+            direct_p99_us=500,
+            errors=0,
+            never_sent=0,
+        ),
+        streams={64: streams, 2000: replace(streams, us=30.0, rss_mib=200)},
+        aborts=Aborts(left=400, unnoticed=0, p50_ms=50, max_ms=1000),
+    )
+
+
+def _others() -> dict[str, Figures]:
+    obvious, nginx = _figures(), _figures()
+    assert obvious.requests is not None
+    obvious.requests = replace(obvious.requests, us=2400)
+    nginx.streams[64] = replace(nginx.streams[64], us=12.5)
+    return {"obvious": obvious, "nginx": nginx}
+
+
+def test_every_target_is_met_at_its_bound() -> None:
+    """What is asked for is enough."""
+    verdicts = judging.judge({"bulwark": _figures(), **_others()})
+    assert [v.name for v in verdicts if v.met is not True] == []
+
+
+def test_every_target_is_missed_above_its_bound() -> None:
+    """A little more is too much, of each."""
+    verdicts = judging.judge({"bulwark": _figures(), **_others()})
+    above = [replace(v, measured=(v.measured or 0) + 0.001) for v in verdicts]
+    assert [v.name for v in above if v.met is not False] == []
+
+
+@pytest.mark.parametrize(
+    ("without", "unknown"),
+    [
+        pytest.param("nginx", 1, id="without nginx one target is not known"),
+        pytest.param("obvious", 1, id="without the obvious program one is not"),
+    ],
+)
+def test_a_peer_that_is_missing(without: str, unknown: int) -> None:
+    """What could not be compared is neither met nor missed."""
+    seen = {"bulwark": _figures(), **_others()}
+    del seen[without]
+    assert sum(v.met is None for v in judging.judge(seen)) == unknown
+
+
+def test_only_this_proxy_has_targets() -> None:
+    """Nobody judges the others."""
+    assert judging.judge(_others()) == []
+
+
+def test_what_could_not_be_measured() -> None:
+    """A proxy that did not start has met nothing but to have lost nobody."""
+    verdicts = judging.judge({"bulwark": Figures(title="Bulwark", faults=["did not start"])})
+    assert {v.met for v in verdicts[:-1]} == {None}
+    assert verdicts[-1].met is False
+
+
+def test_stored_figures_have_what_was_added() -> None:
+    """The differences, which are no fields, are in the JSON too."""
+    half = _figures().plain()["half"]
+    assert (half["added_p50_us"], half["added_p99_us"]) == (1000, 5000)
+
+
+def test_stat() -> None:
+    """The fields of a process whose name has brackets and spaces in it."""
+    assert proc.session_of(STAT) == 41
+    assert proc.ticks_ns(STAT, 100) == 2_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("status", "kib"),
+    [
+        pytest.param("Name:\tx\nVmRSS:\t  1234 kB\nThreads:\t1\n", 1234, id="a process"),
+        pytest.param("Name:\tx\nThreads:\t1\n", 0, id="a process that is ending has no memory"),
+    ],
+)
+def test_resident(status: str, kib: int) -> None:
+    """Memory of a process."""
+    assert proc.resident_kib(status) == kib
+
+
+def test_this_session() -> None:
+    """CPU time of all its processes grows as one of them works, and it has memory."""
+    session = os.getsid(0)
+    before, own = proc.cpu_ns(session), time.process_time_ns()
+    while time.process_time_ns() - own < 20_000_000:
+        pass
+    assert proc.cpu_ns(session) - before >= 10_000_000
+    assert proc.rss_mib(session) > 1
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "model"),
+    [
+        pytest.param("processor\t: 0\nmodel name\t: A CPU: v2\n", "A CPU: v2", id="x86"),
+        pytest.param("processor\t: 0\n", machine.cpu_model(""), id="ARM names none"),
+    ],
+)
+def test_cpu_model(cpuinfo: str, model: str) -> None:
+    """The name of the CPU."""
+    assert machine.cpu_model(cpuinfo) == model
+
+
+@pytest.mark.parametrize(
+    ("available", "cores"),
+    [
+        pytest.param([0], Cores((), ()), id="one core is shared"),
+        pytest.param([0, 1], Cores([1], [0]), id="two are one each"),
+        pytest.param([2, 3, 5, 7], Cores([7], [5]), id="of more two are used"),
+    ],
+)
+def test_cores(available: list[int], cores: Cores) -> None:
+    """Who runs where."""
+    assert Cores.split(available) == cores
+
+
+def test_body_is_an_agents() -> None:
+    """Of the size that the figures are said to be of."""
+    assert 2600 < len(traffic.body(stream=False)) < 3000
+    assert b"bench-leaver-" not in traffic.body(stream=True)
+    assert traffic.body(stream=True, leaves=True).count(b"bench-leaver-") == 1
+
+
+def _stored() -> dict[str, object]:
+    subjects = {"bulwark": _figures(), **_others()}
+    subjects["direct"] = Figures(title="nothing <in> front")
+    return {"subjects": {name: _as_json(seen) for name, seen in subjects.items()}}
+
+
+def _as_json(seen: Figures) -> dict[str, object]:
+    plain = seen.plain()
+    return {**plain, "streams": {str(count): one for count, one in plain["streams"].items()}}
+
+
+def test_bars_are_sorted_and_one_is_ours() -> None:
+    """The cheapest comes first; nothing in front has no bar."""
+    drawn = chart.bars(_stored())
+    assert [bar.value for bar in drawn["CPU time of a request"]] == [300, 300, 2400]
+    assert [bar.value for bar in drawn["CPU time of a streamed event"]] == [12.5, 25, 25]
+    assert [sum(bar.ours for bar in bars) for bars in drawn.values()] == [1, 1]
+
+
+def test_chart_is_svg() -> None:
+    """It parses, every bar has a length, and the longest stays within."""
+    root = ET.fromstring(chart.svg(_stored()))  # noqa: S314 - our own
+    rects = root.findall(".//{http://www.w3.org/2000/svg}rect")
+    lengths = [float(rect.get("width", "0")) for rect in rects]
+    assert len(lengths) == 6
+    assert 0 < min(lengths) <= max(lengths) < 450
+
+
+CALLGRIND = """\
+# callgrind format
+desc: Trigger: Client Request: product-request-1
+positions: line
+events: Ir
+ob=(1) /usr/lib/libpython3.11.so.1.0
+fl=(1) ???
+fn=(1) _PyEval_EvalFrameDefault
+0 100
+cob=(2) /x/jiter.cpython-311-x86_64-linux-gnu.so
+cfn=(2) from_json
+calls=2 0
+0 5000
++1 7
+
+fn=(3) PyDict_New
+0 11
+cfn=(1)
+calls=1 0
+0 900
+
+ob=(2)
+fn=(2)
+0 5000
+totals: 5118
+"""
+
+
+def test_callgrind() -> None:
+    """What functions took themselves; what they called is counted where it is."""
+    cut = callgrind.parse(CALLGRIND.splitlines(keepends=True))
+    assert (cut.name, cut.total) == ("product-request-1", 5118)
+    assert sorted(cut.functions.values()) == [11, 107, 5000]
+    assert cut.objects["/x/jiter.cpython-311-x86_64-linux-gnu.so"] == 5000
+
+
+def _cuts(product: int, bare: int) -> dict[str, Cut]:
+    cuts = {}
+    for who, each in (("direct", 10), ("bare", 10 + bare), ("product", 10 + product)):
+        for what, count in (("request", REQUESTS), ("event", EVENTS)):
+            for times in (1, 2):
+                name = f"{who}-{what}-{times}"
+                # What is the same in both runs must not count.
+                taken = Counter({("/x/libpython3.11.so", "eval"): 12_345 + each * times * count})
+                cuts[name] = Cut(name, taken)
+    return cuts
+
+
+def _calls(more: int = 0) -> dict[str, Counter[str]]:
+    calls = {}
+    for who in ("direct", "product"):
+        for what, count in (("request", REQUESTS), ("event", EVENTS)):
+            for times in (1, 2):
+                own = {"proxy.forward": (5 + more) * times * count} if who == "product" else {}
+                calls[f"{who}-{what}-{times}"] = Counter({"bench": 3 * times * count, **own})
+    return calls
+
+
+def test_costs_are_the_products_alone() -> None:
+    """Neither the client's, nor the upstream's, nor what it takes to begin."""
+    cost = budgets.costs(_cuts(600, 100), _calls())["request"]
+    assert (cost.ratio, cost.instructions, cost.calls) == (6.0, 600, 5)
+    assert cost.libraries == {"libpython3": 600}
+    assert cost.modules == {"proxy.forward": 5}
+
+
+@pytest.mark.parametrize(
+    ("product", "wrong"),
+    [
+        pytest.param(660, False, id="a tenth more is allowed"),
+        pytest.param(661, True, id="a little over a tenth is not"),
+        pytest.param(300, False, id="half is welcome"),
+    ],
+)
+def test_budget(product: int, wrong: bool) -> None:
+    """A count against what is kept."""
+    kept = budgets.costs(_cuts(600, 100), _calls())
+    complaints, remarks = budgets.judge(budgets.costs(_cuts(product, 100), _calls()), kept)
+    assert bool(complaints) is wrong
+    assert bool(remarks) is not wrong
+
+
+def test_another_build_of_python() -> None:
+    """Where everything takes twice as many instructions, nothing has grown."""
+    kept = budgets.costs(_cuts(600, 100), _calls())
+    complaints, _ = budgets.judge(budgets.costs(_cuts(1200, 200), _calls()), kept)
+    assert complaints == []
+
+
+def test_complaint_says_where() -> None:
+    """The module that is called more often is named."""
+    kept = budgets.costs(_cuts(600, 100), _calls())
+    complaints, _ = budgets.judge(budgets.costs(_cuts(900, 100), _calls(more=2)), kept)
+    assert "  +2.0 calls of proxy.forward, 7.0 now" in complaints
