@@ -14,12 +14,17 @@ from proxy.admin import Readiness
 from proxy.config import Settings
 from proxy.errors import Refusal, ShuttingDown
 from proxy.lifeline import Lifelines
-from proxy.server import listeners
+from proxy.middleware.clients import ClientAddress
+from proxy.server import descriptors, listeners
+from proxy.server.connections import ConnectionLimits, Connections
 from proxy.server.protocol import ProtocolLimits, protocol
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics
 
 _RETRY_AFTER_SECONDS = 5
+
+# The admin listener's own: whoever fills the public one must not lock its operator out.
+_ADMIN = ConnectionLimits(open=64, idle=32, told=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,28 @@ class Bulwark:
         """The server refused below ASGI: recorded like every other refusal."""
         self.metrics.refused_early(refusal)
         self.log.refused_early(refusal, client, request_id)
+
+    def _places(self) -> ConnectionLimits:
+        """How many connections the public listener has, if the system has as many."""
+        settings = self.settings
+        limits = ConnectionLimits(
+            open=settings.max_connections,
+            idle=settings.max_idle_connections,
+            per_address=settings.max_connections_per_address,
+        )
+        # Requests without a body, which ask for a list, have as many places again.
+        upstream = 2 * settings.max_inflight
+        clients = limits.open + limits.told + _ADMIN.open + _ADMIN.told
+        allowed = descriptors.allow(descriptors.needed(clients, upstream))
+        if not allowed.suffice:
+            self.log.server(
+                "few_descriptors",
+                level="warning",
+                needed=allowed.needed,
+                limit=allowed.limit,
+                connections=allowed.connections(upstream),
+            )
+        return limits
 
     async def _attend(self, attendant: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs what is beside the requests; a bug there is told, and ends no request."""
@@ -91,12 +118,21 @@ class Bulwark:
         # In place of the default, which would end the process.
         hangup = contextlib.nullcontext() if stop is not None else _at_hangup(self.reload)
         limits = ProtocolLimits(write_timeout_seconds=self.settings.write_timeout_seconds)
+        places = Connections(
+            self._places(),
+            address_of=ClientAddress(
+                self.settings.trusted_proxies, self.settings.client_ip_header
+            ).counted,
+            on_event=self.metrics.connection_refused,
+        )
+        self.metrics.watch_connections({"open": lambda: places.open, "idle": lambda: places.idle})
         try:
             with hangup:
                 return await listeners.serve(
                     self.public,
                     self.admin,
-                    http_protocol=protocol(limits, self.refused_early),
+                    http_protocol=protocol(limits, self.refused_early, places),
+                    admin_protocol=protocol(limits, self.refused_early, Connections(_ADMIN)),
                     public_socket=public_socket,
                     admin_socket=admin_socket,
                     drain_seconds=self.settings.drain_seconds,
