@@ -46,7 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         reader: Takes the answers apart, one after the other.
         transport: The loop's side.
         used: How many requests it was used for.
-        closed: Whether it is over.
+        closed: Whether it is not open, yet or any more.
         cause: What the loop said about its end, if it said anything.
         write_blocked: Whether the other side does not read fast enough.
     """
@@ -76,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self.reader = ResponseReader()
         self.transport: asyncio.Transport
         self.used = 0
-        self.closed = False
+        self.closed = True
         self.cause: Exception | None = None
         self.write_blocked = False
 
@@ -86,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         """Connected."""
         # uvloop's transports do not inherit from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
+        self.closed = False
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._home.opened(self)
 
@@ -167,12 +168,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Closes at once, whatever is still on the way. A second time does nothing."""
-        self._exchange = None
+        exchange, self._exchange = self._exchange, None
         if not self.closed:
             self.closed = True
             self._home.lost(self)
-            if hasattr(self, "transport"):
-                self.transport.abort()
+            self.transport.abort()
+        if exchange is not None:
+            exchange.fail(httpx.ReadError("the connection was closed"))
 
     def pause(self) -> None:
         """Reads no more until ``resume``."""
