@@ -61,7 +61,7 @@ test-e2e: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(PY) -m bench.dataplane $(ARGS)
 
-# Fails where either has grown by more than a tenth. Needs valgrind and a C compiler.
+# Fails where either has grown by more than a twentieth. Needs valgrind and a C compiler.
 bench-instructions: $(VENV)/.dev
 	$(PY) -m bench.counting $(ARGS)
 

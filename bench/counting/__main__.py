@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.counting import callgrind
-from bench.counting.budgets import Cost, costs, judge
+from bench.counting.budgets import TOLERANCE, TOLERANCE_ELSEWHERE, Cost, costs, judge
 from bench.dataplane import programs
 
 _HERE = Path(__file__).resolve().parent
@@ -54,8 +54,13 @@ def main() -> int:
     if arguments.update:
         _BUDGETS.write_text(_text(counted))
         return 0
-    kept = {name: Cost(**fields) for name, fields in json.loads(_BUDGETS.read_text()).items()}
-    complaints, remarks = judge(counted, kept)
+    stored = json.loads(_BUDGETS.read_text())
+    kept = {name: Cost(**fields) for name, fields in stored["costs"].items()}
+    same = stored["python"] == _python()
+    tolerance = TOLERANCE if same else TOLERANCE_ELSEWHERE
+    if not same:
+        sys.stdout.write(f"counted under Python {stored['python']}, this is {_python()}\n")
+    complaints, remarks = judge(counted, kept, tolerance)
     sys.stdout.write("".join(f"{line}\n" for line in (*remarks, *complaints)))
     return int(bool(complaints))
 
@@ -109,7 +114,11 @@ def _run(command: list[str]) -> None:
 
 def _text(counted: Mapping[str, Cost]) -> str:
     plain: dict[str, Any] = {name: cost.plain() for name, cost in counted.items()}
-    return json.dumps(plain, indent=2) + "\n"
+    return json.dumps({"python": _python(), "costs": plain}, indent=2) + "\n"
+
+
+def _python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _arguments() -> argparse.Namespace:

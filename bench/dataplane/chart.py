@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 _FEW = "64"
 _OURS = "bulwark"
-_WIDTH, _LABELS, _FIGURES = 720, 220, 70
+_WIDTH, _LABELS, _FIGURES = 720, 200, 70
 _ROW, _BAR, _TITLE = 24, 16, 44
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #24292f }
