@@ -78,10 +78,13 @@ class Relay:
         """
         try:
             await answer.settle()
+            events = _is_events(response)
             if meter is not None:
-                meter.begin(response.status_code, events=_is_events(response))
+                meter.begin(response.status_code, events=events)
             body = self._body(response, self.max_response_bytes, meter)
-            write = await self._begin(response, body.announced, answer, lifeline, meter)
+            if answer.committed and not events:
+                raise await self._complaint(response, lifeline)
+            write = await self._begin(response, body, answer, events=events)
             # A transport that can push keeps the time of each chunk, which nobody else sees.
             pipe, flow = response.extensions.get(PIPE), Flow()
             sink = await answer.open(flow) if pipe is not None else None
@@ -95,25 +98,18 @@ class Relay:
         await answer.finish()
 
     async def _begin(
-        self,
-        response: httpx.Response,
-        announced: int | None,
-        answer: Answer,
-        lifeline: Lifeline,
-        meter: UsageMeter | None,
+        self, response: httpx.Response, body: Body, answer: Answer, *, events: bool
     ) -> Write:
-        status, received = response.status_code, response.headers.raw
-        events = _is_events(response)
-        if answer.committed and not events:
-            raise await self._complaint(response, lifeline)
-        fields = headers.to_client(received, extra=self.response_headers)
-        if meter is not None and meter.takes_out and announced is not None:
+        fields = headers.to_client(response.headers.raw, extra=self.response_headers)
+        announced, meter = body.announced, body.meter
+        if announced is not None and meter is not None and meter.takes_out:
             # What is taken out was announced with the rest.
             fields = [item for item in fields if item[0].lower() != b"content-length"]
             announced = None
         # Nothing of ours fits into a body whose length the upstream has announced.
         if events and (announced is None or answer.committed):
             return await answer.begin_events(fields)
+        status = response.status_code
         return await answer.begin(
             status, fields, 0 if status == HTTPStatus.NO_CONTENT else announced
         )
@@ -182,6 +178,9 @@ def _is_events(response: httpx.Response) -> bool:
 
 
 async def _close(response: httpx.Response) -> None:
+    if PIPE in response.extensions:
+        await response.aclose()  # ours closes at once, and waits for nothing
+        return
     # Shielded: it is often a request that is being ended which comes by here, and a connection
     # half closed is one that the pool never gets back.
     with anyio.CancelScope(shield=True):
