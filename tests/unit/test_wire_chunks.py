@@ -142,6 +142,11 @@ def _fed(pieces: list[bytes], limit: int) -> ResponseReader:
         pytest.param([b"1\r\na\r\n" * 1000, _LAST], 8, id="in one packet, too"),
         pytest.param([b"1;" + b"x" * 8 + b"\r\na\r\n"], 9, id="an extension of what is free"),
         pytest.param([b"0\r\nA: " + b"b" * 7 + b"\r\n\r\n"], 17, id="trailers of what is free"),
+        pytest.param(
+            [b"1;" + b"x" * 18 + b"\r\na\r\n", b"64\r\n" + b"a" * 100 + b"\r\n"] * 9,
+            20,
+            id="an extension of what is free, again after what pays for it",
+        ),
         pytest.param([b"2;xxxx\r\nab\r\n"] * 1000, 8, id="extensions that the body pays for"),
     ],
 )

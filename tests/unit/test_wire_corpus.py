@@ -56,11 +56,27 @@ _heads = st.builds(
     st.sampled_from(_LINES),
     st.lists(st.sampled_from(_FIELDS), max_size=3),
 )
-_responses = st.builds(
+_mixed = st.builds(
     lambda heads, body: b"".join(heads) + body,
     st.lists(_heads, min_size=1, max_size=2),
     st.sampled_from(_BODIES),
 )
+_framed = st.builds(
+    lambda interim, version, fields, framed: (
+        b"HTTP/1.1 100 C\r\n\r\n" * interim + b"\r\n".join([version + b" 200 OK", *fields, framed])
+    ),
+    st.integers(0, 2),
+    st.sampled_from([b"HTTP/1.1", b"HTTP/1.0"]),
+    st.lists(st.sampled_from(_FIELDS[3:]), max_size=2),
+    st.sampled_from(
+        [
+            b"\r\nhello",
+            b"content-length: 5\r\n\r\nhello",
+            *[b"transfer-encoding: chunked\r\n\r\n" + body for body in _BODIES[2:]],
+        ]
+    ),
+)
+_responses = _mixed | _framed | _framed  # half of what is mixed says nothing that can be read
 
 
 @st.composite
