@@ -311,3 +311,20 @@ def test_every_address_is_read_as_what_it_is(address: Any) -> None:
 def test_what_one_client_has_whole(address: str, network: str) -> None:
     """A subscriber of IPv6 has 2^64 addresses, and must not have so many turns."""
     assert subscriber(address) == network
+
+
+@pytest.mark.parametrize(
+    ("peer", "counted"),
+    [
+        pytest.param("192.0.2.1", "192.0.2.1", id="an address"),
+        pytest.param("::ffff:192.0.2.1", "192.0.2.1", id="the same in IPv6"),
+        pytest.param("2001:db8:1:2:3::4", "2001:db8:1:2::/64", id="IPv6 by /64"),
+        pytest.param("fe80::1%eth0", "fe80::/64", id="with a zone"),
+        pytest.param("10.0.0.9", None, id="a trusted proxy"),
+        pytest.param("::ffff:10.0.0.9", None, id="a trusted one in IPv6"),
+        pytest.param("what", "what", id="no address"),
+    ],
+)
+def test_by_what_connections_are_counted(peer: str, counted: str | None) -> None:
+    """Those of a trusted proxy are many clients'."""
+    assert ClientAddress(["10.0.0.0/24"], "X-Forwarded-For").counted(peer) == counted
