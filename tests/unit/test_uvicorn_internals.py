@@ -6,7 +6,6 @@ uvicorn is pinned exactly because of these. When a new version fails here, read 
 
 import asyncio
 import inspect
-import logging
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +15,8 @@ import httptools
 import pytest
 import uvicorn
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import Server, ServerState
 
 from proxy.server.connection import Connection
@@ -73,25 +72,6 @@ def made_protocol() -> tuple[HttpToolsProtocol, FakeTransport]:
     return made, transport
 
 
-def made_cycle(
-    transport: FakeTransport, logger: logging.Logger, flow: FlowControl | None = None
-) -> Any:
-    """The cycle of uvicorn itself."""
-    return RequestResponseCycle(
-        scope={"method": "GET"},  # type: ignore[typeddict-item]
-        transport=transport,
-        flow=flow or FlowControl(transport),
-        logger=logger,
-        access_logger=logger,
-        access_log=False,
-        default_headers=[],
-        message_event=asyncio.Event(),
-        expect_100_continue=False,
-        keep_alive=True,
-        on_response=lambda: transport.done.append("on_response"),
-    )
-
-
 def test_the_version_is_the_one_that_was_read() -> None:
     """And the one that is pinned."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
@@ -116,10 +96,7 @@ def test_the_version_is_the_one_that_was_read() -> None:
         ("on_headers_complete", []),
         ("on_body", ["body"]),
         ("on_message_complete", []),
-        ("on_response_complete", []),
-        ("timeout_keep_alive_handler", []),
         ("_unset_keepalive_if_required", []),
-        ("_start_asgi_task", ["cycle", "app"]),
     ],
 )
 def test_the_protocol_has_the_methods(method: str, parameters: list[str]) -> None:
@@ -163,142 +140,64 @@ async def test_the_protocol_has_the_attributes() -> None:
     assert made.cycle is None
     assert made.timeout_keep_alive == 5
     assert made.timeout_keep_alive_task is None
-    assert made.expect_100_continue is False
+    assert (made.server, made.scheme) == (None, "http")
+    assert (made.asgi_version, made.root_path, made.app_state) == ("3.0", "", {"a": 1})
 
 
-async def test_a_message_begins_with_a_fresh_scope() -> None:
-    """Whose headers are the protocol's own list: a trailer must not get there."""
-    made, _ = made_protocol()
-    made.on_message_begin()
-    assert made.url == b""
-    assert made.scope["headers"] is made.headers
-    assert {"type", "asgi", "server", "client", "scheme", "root_path", "state"} <= set(made.scope)
-    assert made.scope["state"] == {"a": 1}
-    made.on_url(b"/a")
-    made.on_url(b"b")
-    made.on_header(b"X-A", b"B")
-    made.on_header(b"Expect", b"100-Continue")
-    assert made.url == b"/ab"
-    assert made.headers == [(b"x-a", b"B"), (b"expect", b"100-Continue")]
-    assert made.expect_100_continue is True
-
-
-async def test_a_body_pauses_reading_and_nothing_but_receive_resumes_it() -> None:
-    """Which is why ours resumes at the end of the body."""
+async def test_a_lost_connection_is_forgotten() -> None:
+    """Where there is no cycle to tell, which ours takes away before; a paused writer goes on."""
     made, transport = made_protocol()
-    made.cycle = made_cycle(transport, logging.getLogger(), made.flow)
-    made.on_body(b"x" * HIGH_WATER_LIMIT)
-    assert transport.done == []
-    made.on_body(b"x")
-    assert made.flow.read_paused
-    made.on_message_complete()
-    assert transport.done == ["pause"]
-    assert made.cycle.more_body is False
-    assert len((await made.cycle.receive())["body"]) == HIGH_WATER_LIMIT + 1  # type: ignore[typeddict-item]
-    assert transport.done == ["pause", "resume"]
-
-
-async def test_a_complete_response_arms_the_keep_alive() -> None:
-    """And counts, and resumes reading; nothing of it where the transport closes."""
-    made, transport = made_protocol()
-    made.flow.pause_reading()
-    made.on_response_complete()
-    assert made.server_state.total_requests == 1
-    assert transport.done == ["pause", "resume"]
-    assert made.timeout_keep_alive_task is not None
-    made._unset_keepalive_if_required()
-    assert made.timeout_keep_alive_task is None
-    transport.close()
-    made.on_response_complete()
-    assert made.server_state.total_requests == 2
-    assert made.timeout_keep_alive_task is None
-
-
-async def test_a_lost_connection_is_a_disconnect() -> None:
-    """For the cycle that is not complete; a paused writer goes on."""
-    made, transport = made_protocol()
-    made.cycle = made_cycle(transport, logging.getLogger())
     made.pause_writing()
     assert made.flow.write_paused
     made.connection_lost(None)
-    assert made.cycle.disconnected
-    assert made.cycle.message_event.is_set()
+    assert transport.done == ["close"]
     assert not made.flow.write_paused
     assert made.connections == set()
-    assert await made.cycle.receive() == {"type": "http.disconnect"}
-    await made.cycle.send({"type": "http.response.start", "status": 200, "headers": []})
-    assert transport.written == b""
 
 
-async def test_a_task_is_tracked() -> None:
-    """``_start_asgi_task`` runs the cycle's ``run_asgi``."""
+async def test_a_drain_asks_the_cycle_for_two_things() -> None:
+    """Whether its answer is complete, and to close behind it; ours has both by these names."""
+
+    class Cycle:
+        response_complete = False
+        keep_alive = True
+
     made, transport = made_protocol()
-    made._start_asgi_task(made_cycle(transport, logging.getLogger("test")), application)
-    assert len(made.tasks) == 1
-    await asyncio.wait(made.tasks)
+    made.cycle = Cycle()  # type: ignore[assignment]
+    made.shutdown()
+    assert made.cycle.keep_alive is False
+    assert transport.done == []
+    made.cycle.response_complete = True
+    made.shutdown()
+    assert transport.done == ["close"]
+
+
+async def test_the_flow_waits_for_room() -> None:
+    """And stops reading only once."""
+    transport = FakeTransport()
+    flow = FlowControl(transport)
+    await flow.drain()
+    flow.pause_writing()
+    waits = asyncio.ensure_future(flow.drain())
     await asyncio.sleep(0)
-    assert made.tasks == set()
+    assert not waits.done()
+    flow.resume_writing()
+    await waits
+    flow.pause_reading()
+    flow.pause_reading()
+    flow.resume_reading()
+    flow.resume_reading()
+    assert transport.done == ["pause", "resume"]
 
 
-async def test_a_cycle_closes_its_own_transport_and_then_tells() -> None:
-    """Ours gives it a transport whose ``close`` is the protocol's."""
-    transport = FakeTransport()
-    cycle = made_cycle(transport, logging.getLogger())
-    cycle.keep_alive = False
-    await cycle.send({"type": "http.response.start", "status": 200, "headers": []})
-    assert cycle.response_started
-    assert cycle.chunked_encoding is True
-    assert b"connection: close\r\n" in transport.written
-    await cycle.send({"type": "http.response.body", "body": b""})
-    assert cycle.response_complete
-    assert transport.done == ["close", "on_response"]
-
-
-async def test_a_cycle_without_a_length_and_not_chunked_counts_down() -> None:
-    """Which is how ours frames an answer by HTTP/1.0."""
-    transport = FakeTransport()
-    cycle = made_cycle(transport, logging.getLogger())
-    cycle.chunked_encoding = False
-    await cycle.send({"type": "http.response.start", "status": 200, "headers": []})
-    assert b"transfer-encoding" not in transport.written
-    cycle.expected_content_length = 3
-    await cycle.send({"type": "http.response.body", "body": b"one", "more_body": True})
-    assert cycle.expected_content_length == 0
-    assert transport.written.endswith(b"\r\n\r\none")
+def test_each_status_has_its_line() -> None:
+    """With a phrase where there is one."""
+    assert STATUS_LINE[200] == b"HTTP/1.1 200 OK\r\n"
+    assert STATUS_LINE[599] == b"HTTP/1.1 599 \r\n"
 
 
 class CrashError(Exception):
-    """What an application raises."""
-
-
-async def test_a_crash_goes_to_the_logger_and_the_500_to_its_own_method() -> None:
-    """Both of which ours replaces."""
-    logged: list[tuple[Any, Any]] = []
-
-    class Log:
-        def error(self, message: str, *args: object, exc_info: object = None) -> None:
-            logged.append((message, exc_info))
-
-    async def crash(*_: object) -> None:
-        raise CrashError
-
-    transport = FakeTransport()
-    cycle = made_cycle(transport, Log())  # type: ignore[arg-type]
-    await cycle.run_asgi(crash)
-    [(message, exc_info)] = logged
-    assert message == "Exception in ASGI application\n"
-    assert isinstance(exc_info, CrashError)
-    assert transport.written.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
-    assert inspect.iscoroutinefunction(RequestResponseCycle.send_500_response)
-
-
-async def test_a_cycle_that_is_disconnected_may_end_anyhow() -> None:
-    """Without a log line: an answer that was broken off is no bug."""
-    transport = FakeTransport()
-    cycle = made_cycle(transport, None)  # type: ignore[arg-type] # it would fail if it logged
-    cycle.disconnected = True
-    await cycle.run_asgi(application)
-    assert transport.done == []
+    """What a callback raises."""
 
 
 def test_the_server_has_the_parts() -> None:
