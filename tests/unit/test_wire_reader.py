@@ -1,5 +1,6 @@
 """Responses, one after the other on a connection, and the bounds of their heads."""
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -306,15 +307,26 @@ def test_what_never_becomes_a_head_is_not_waited_for(hopeless: bytes) -> None:
             reader.feed(hopeless[-1:])
 
 
-def test_readers_are_freed_at_once() -> None:
-    """Not by a collection of garbage: there is one for each connection."""
+@pytest.mark.parametrize("kept", [False, True])
+def test_nothing_is_held(kept: bool) -> None:
+    """A request is forgotten with its response, a reader with its connection: without the collector."""
     gc.disable()
     try:
-        for response in (_OK, _HELLO, _CHUNKED[:-2], _CHUNKED):
-            reader = _begun()
-            reader.feed(response)
-            body = weakref.ref(reader.on_body)
-            del reader
-            assert body() is None
+        for response in (_OK, _HELLO, _CHUNKED[:-2], _CHUNKED, _CHUNKED + b"!", b"x"):
+            reader = ResponseReader()
+            reader.begin("GET", (sink := _Sink()))
+            with contextlib.suppress(WireError):
+                reader.feed(response)
+            held = weakref.ref(sink)
+            over = reader.complete or response.endswith((b"!", b"x"))
+            if not (kept and over):
+                del reader
+            del sink
+            assert held() is None
     finally:
         gc.enable()
+
+
+class _Sink:
+    def __call__(self, _: bytes) -> None:
+        pass

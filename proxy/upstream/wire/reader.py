@@ -26,8 +26,8 @@ class ResponseReader:
 
     Attributes:
         on_body: Takes the body: called at most once in each ``feed``, never with nothing. May be
-            replaced at any time. What it raises comes out of ``feed``, after which nothing more may
-            be fed.
+            replaced at any time, and is forgotten at the end. What it raises comes out of ``feed``,
+            after which nothing more may be fed.
         head: The final response's head, once it is in.
         complete: The whole response is in.
         reusable: It is, and the connection may carry another one.
@@ -215,12 +215,14 @@ class ResponseReader:
 
     def _complete(self) -> None:
         self._take = ResponseReader._take_unasked
+        self.on_body = _drop  # an idle connection holds on to nothing of its last request
         self.complete = True
         self.reusable = self._keeps_alive
 
     def _fail(self) -> None:
         self._take = ResponseReader._take_nothing
         self._chunks = None
+        self.on_body = _drop
         self.reusable = False
 
 
@@ -228,4 +230,4 @@ _Take = Callable[[ResponseReader, _Data], None]
 
 
 def _drop(_: bytes) -> None:
-    """Takes the body where no request was made."""
+    """Takes the body where there is none."""
