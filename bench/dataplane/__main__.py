@@ -83,7 +83,7 @@ def _measured(chosen: list[Subject], lengths: Lengths, say: Console) -> dict[str
             )
             seen[subject.name] = bench.measure(subject)
             for fault in seen[subject.name].faults:
-                say.print(f"{subject.name}: {fault}", markup=False)
+                say.print(f"{subject.name}: {fault}", markup=False, soft_wrap=True)
     return seen
 
 

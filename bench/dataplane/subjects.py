@@ -178,7 +178,6 @@ def _caddy(place: Place) -> Start:
 {{
 	admin off
 	auto_https off
-	persist_config off
 }}
 http://127.0.0.1:{place.port} {{
 	bind 127.0.0.1

@@ -8,7 +8,7 @@ from rich.table import Table
 from bench.dataplane.figures import BUSY, Figures, ratio
 from bench.dataplane.judging import FEW, NGINX, OBVIOUS, Verdict
 
-_WIDTH = 150
+_WIDTH = 170
 _MEASURED = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
 
 
@@ -26,7 +26,7 @@ def show(
     console.print(_aborts(seen))
     for name, figures in seen.items():
         for fault in figures.faults:
-            console.print(f"[red]{name}[/]: {fault}", markup=True, highlight=False)
+            console.print(f"{name}: {fault}", markup=False, highlight=False, soft_wrap=True)
     if verdicts:
         console.print(_verdicts(verdicts))
 
