@@ -75,8 +75,9 @@ def fields(raw: RawHeaders) -> list[tuple[bytes, bytes]]:
     # llhttp leaves white space behind a value (RFC 9112 §5.1). Transfer-Encoding keeps it: what we
     # are asked to overlook there, someone else may not.
     return [
-        (name, value if name == b"transfer-encoding" else value.rstrip(b" \t"))
-        for name, value in [(name.lower(), value) for name, value in raw]
+        (lower, value if lower == b"transfer-encoding" else value.rstrip(b" \t"))
+        for name, value in raw
+        if (lower := name.lower())  # always: a field has a name
     ]
 
 
