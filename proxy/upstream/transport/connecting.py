@@ -52,15 +52,14 @@ class Connector:
                 opened = await self._opened(remembered, seconds)
         except BaseException as exc:
             # Called off at the wrong moment, neither the loop nor whoever asked has it.
-            for connection in made:
-                connection.abort()
-                # Of one that was being encrypted, the loop tells nobody that it is over.
-                pool.gone(connection)
+            _drop(made, pool)
             if isinstance(exc, TimeoutError):
                 raise httpx.ConnectTimeout("no connection in time") from exc
             if isinstance(exc, OSError):  # an ssl.SSLError is one
                 raise httpx.ConnectError(str(exc)) from exc
             raise
+        made.remove(opened)
+        _drop(made, pool)
         if opened.closed:
             raise httpx.ConnectError("closed while it was opened") from opened.cause
         return opened
@@ -82,3 +81,10 @@ class Connector:
             )
             connection.encrypted(cast("asyncio.Transport", encrypted))
         return connection
+
+
+def _drop(made: list[Connection], pool: Pool) -> None:
+    for connection in made:
+        connection.abort()
+        # Of one that was being encrypted, the loop tells nobody that it is over.
+        pool.gone(connection)

@@ -161,6 +161,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if whole and self.reader.reusable and not self.transport.get_write_buffer_size():
+            # It would keep the answer, and what a slow client has not taken of it.
+            self.reader.on_body = _nobody
             self.resume()
             self._home.rest(self, self._time())
         else:
@@ -197,6 +199,10 @@ class Connection(asyncio.BufferedProtocol):
     def encrypted(self, transport: asyncio.Transport) -> None:
         """This is the transport from now on; the one that it had is under it."""
         self.transport = transport
+
+
+def _nobody(_: bytes) -> None:
+    """Takes what comes before a request is made, which is nothing."""
 
 
 def _protocol_error(exc: WireError) -> httpx.RemoteProtocolError:

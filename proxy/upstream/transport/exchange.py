@@ -102,6 +102,7 @@ class Exchange(body.Body):
             head = self.head = line.reader.head
             if head is None:
                 return
+            self._question.body = b""  # it is not sent again; a long answer need not hold it
             if not line.reader.complete:
                 self._arm()
             self.wake()
