@@ -15,6 +15,10 @@ import httptools
 from proxy.upstream.wire import ResponseReader, WireError
 
 _METHODS = ("GET", "HEAD")
+_ZEROS = b"0" * 18
+"""Where a chunk's size has more than 20 digits, h11 refuses and llhttp counts on: it overflows with 64 bits
+only, and leading zeros are valid (RFC 9112 §7.1). The one case in which we are not the stricter one."""
+
 _LARGE = 1 << 20  # h11 reads no head in less, whatever we do
 
 
@@ -122,11 +126,14 @@ def check(data: bytes) -> None:
 
 def _agree(ours: Reading, data: bytes, method: str) -> None:
     theirs = read_by_h11(data, method)
-    assert theirs is not None, f"{method}: h11 refuses what we take for complete: {ours}"
+    if theirs is None:
+        assert _ZEROS in data, f"{method}: h11 refuses what we take for complete: {ours}"
+        return
     assert (ours.status, ours.body) == (theirs.status, theirs.body), f"{method}: {ours} {theirs}"
     assert _plain(ours) == _plain(theirs), f"{method}: {ours} {theirs}"
-    minor = data[len("HTTP/1.")]  # h11 never uses a connection of HTTP/1.0 again
-    assert theirs.reusable or not ours.reusable or minor == ord("0"), f"{method}: not reusable"
+    # h11 never uses a connection of HTTP/1.0 again.
+    kept = theirs.reusable or b"HTTP/1.0" in data
+    assert kept or not ours.reusable, f"{method}: h11 would close"
     body = body_by_llhttp(data) if method == "GET" else None
     assert body is None or body == ours.body, f"llhttp: {body!r} {ours}"
 

@@ -178,3 +178,13 @@ def test_where_we_are_stricter_than_h11(data: bytes) -> None:
     """It takes these, and we do not."""
     assert read_by_h11(data) is not None
     assert not read([data]).complete
+
+
+def test_where_we_are_laxer_than_h11() -> None:
+    """More than 20 digits of a size: whoever writes so many zeros is understood in one way only."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for zeros, refused in ((19, False), (20, True)):
+        data = head + b"0" * zeros + b"5\r\nhello\r\n0\r\n\r\n"
+        check(data)
+        assert read([data]).body == b"hello"
+        assert (read_by_h11(data) is None) is refused
