@@ -100,12 +100,13 @@ class Bench:
         if subject.start and seen.requests.per_second:
             self.say("half load")
             seen.half = self._half(load, self._load(self.upstream.port, headers), seen.requests)
-        self.say("clients that leave")
-        seen.aborts = self._aborts(load)
-        # The most last: whoever cannot bear them is busy with them long after.
         for count in self.lengths.streams:
             self.say(f"{count:,} streams")
             seen.streams[count] = self._streams(load, server, count)
+            if seen.aborts is None:
+                # Not last: whoever cannot bear many streams is busy with them long after.
+                self.say("clients that leave")
+                seen.aborts = self._aborts(load)
 
     def _load(self, port: int, headers: Sequence[str]) -> Load:
         return Load(program=self.programs.load, cores=self.cores.load, port=port, headers=headers)
