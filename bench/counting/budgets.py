@@ -17,6 +17,11 @@ _LEAST_CALLS = 0.9
 """A call more in one request is a change; less is a call that comes once in a while."""
 _LEAST_SHARE = 0.01
 _TOLD = 8
+_PARTS = (
+    ("request", "product", "request", REQUESTS),
+    ("event", "product", "event", EVENTS),
+    ("event, no write-through", "plain", "event", EVENTS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +56,15 @@ def costs(cuts: Mapping[str, Cut], calls: Mapping[str, Counter[str]]) -> dict[st
     bare = sum(_difference(functions, "bare", "request", REQUESTS).values())
     bare -= sum(_difference(functions, "direct", "request", REQUESTS).values())
     made = {}
-    for what, count in (("request", REQUESTS), ("event", EVENTS)):
-        by_function = _own(functions, what, count)
+    for title, who, what, count in _PARTS:
+        by_function = _own(functions, who, what, count)
         instructions = sum(by_function.values())
-        by_module = _own(calls, what, count)
-        made[what] = Cost(
+        by_module = _own(calls, who, what, count)
+        made[title] = Cost(
             ratio=round(instructions / bare, 4),
             instructions=round(instructions),
             calls=round(sum(by_module.values()), 2),
-            libraries=_most(_own(libraries, what, count), instructions * _LEAST_SHARE),
+            libraries=_most(_own(libraries, who, what, count), instructions * _LEAST_SHARE),
             functions=_most(by_function, instructions * _LEAST_SHARE),
             modules=_most(by_module, 0.01),
         )
@@ -97,9 +102,9 @@ def _grown(now: Cost, budget: Cost) -> Iterator[str]:
                 yield f"  {count:+,.1f} {unit} {name}, {after[name]:,.1f} now"
 
 
-def _own(parts: Mapping[str, Counter[str]], what: str, count: int) -> Counter[str]:
+def _own(parts: Mapping[str, Counter[str]], who: str, what: str, count: int) -> Counter[str]:
     """What of the whole is neither the client's nor the upstream's."""
-    own = _difference(parts, "product", what, count)
+    own = _difference(parts, who, what, count)
     own.subtract(_difference(parts, "direct", what, count))
     return own
 

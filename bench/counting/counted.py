@@ -29,7 +29,7 @@ from bench.counting.loopback import PLAIN, Client, Plan, Upstream
 from bench.dataplane import traffic
 from proxy import app
 
-REQUESTS, EVENTS = 60, 200
+REQUESTS, EVENTS = 200, 500
 """N: each part is run with N of them and with 2 N, so that what it takes to begin cancels out."""
 _WARM = 40
 _HOST = "127.0.0.1"
@@ -104,13 +104,15 @@ async def _parts(marks: Marks | Calls, folder: Path, log: BinaryIO) -> None:
         "direct": upstream_port,
         "bare": await _bare(),
         "product": await _product(upstream_port, folder, log, running),
+        "plain": await _product(upstream_port, folder, log, running, write_through=False),
     }
     gc.collect()
     gc.freeze()
     for name, port in ports.items():
-        plan.events = 0
-        plain = await _client(port, plan, stream=False)
-        await _counted(marks, f"{name}-request", REQUESTS, plain.ask)
+        if name != "plain":
+            plan.events = 0
+            client = await _client(port, plan, stream=False)
+            await _counted(marks, f"{name}-request", REQUESTS, client.ask)
         if name == "bare":
             continue
         stream = await _client(port, plan, stream=True)
@@ -175,7 +177,12 @@ async def _bare() -> int:
 
 
 async def _product(
-    upstream_port: int, folder: Path, log: BinaryIO, running: set[asyncio.Task[int]]
+    upstream_port: int,
+    folder: Path,
+    log: BinaryIO,
+    running: set[asyncio.Task[int]],
+    *,
+    write_through: bool = True,
 ) -> int:
     """All of it but what runs beside the requests: that works by the clock."""
     keys = folder / "keys.toml"
@@ -193,6 +200,7 @@ async def _product(
             "PROXY_UPSTREAM_URL": f"http://{_HOST}:{upstream_port}",
             "PROXY_KEYS_FILE": str(keys),
             "PROXY_KV_BUDGET_TOKENS": "100000000",
+            "PROXY_WRITE_THROUGH": str(write_through),
         }
     )
     whole = app.build(

@@ -90,7 +90,7 @@ def free_port() -> int:
         return port
 
 
-def _bulwark(place: Place, module: Sequence[str] = ("proxy", "serve")) -> Start:
+def _bulwark(place: Place, **settings: str) -> Start:
     """With all that costs something: a key of a file with limits of every kind, places, the budget."""
     key_id = traffic.KEY.split("-")[2]
     keys = place.file(
@@ -109,12 +109,13 @@ def _bulwark(place: Place, module: Sequence[str] = ("proxy", "serve")) -> Start:
         "PROXY_MAX_INFLIGHT": str(_PLENTY),
         "PROXY_MAX_CONNECTIONS_PER_ADDRESS": "0",
         "PROXY_MAX_BUFFERED_BYTES": str(1 << 30),
+        **{f"PROXY_{name.upper()}": value for name, value in settings.items()},
     }
-    return Start([sys.executable, "-m", *module], env)
+    return Start([sys.executable, "-m", "proxy", "serve"], env)
 
 
 def _plain(place: Place) -> Start:
-    return _bulwark(place, ["bench.dataplane.plain"])
+    return _bulwark(place, write_through="false")
 
 
 def _obvious(place: Place) -> Start:

@@ -272,7 +272,12 @@ def test_callgrind() -> None:
 
 def _cuts(product: int, bare: int) -> dict[str, Cut]:
     cuts = {}
-    for who, each in (("direct", 10), ("bare", 10 + bare), ("product", 10 + product)):
+    for who, each in (
+        ("direct", 10),
+        ("bare", 10 + bare),
+        ("product", 10 + product),
+        ("plain", 10 + product),
+    ):
         for what, count in (("request", REQUESTS), ("event", EVENTS)):
             for times in (1, 2):
                 name = f"{who}-{what}-{times}"
@@ -284,10 +289,10 @@ def _cuts(product: int, bare: int) -> dict[str, Cut]:
 
 def _calls(more: int = 0) -> dict[str, Counter[str]]:
     calls = {}
-    for who in ("direct", "product"):
+    for who in ("direct", "product", "plain"):
         for what, count in (("request", REQUESTS), ("event", EVENTS)):
             for times in (1, 2):
-                own = {"proxy.forward": (5 + more) * times * count} if who == "product" else {}
+                own = {"proxy.forward": (5 + more) * times * count} if who != "direct" else {}
                 calls[f"{who}-{what}-{times}"] = Counter({"bench": 3 * times * count, **own})
     return calls
 
