@@ -68,7 +68,7 @@ class Cycle:
     """
 
     __slots__ = (
-        "_carrier", "_chunked", "_defaults", "_event", "_flow", "_head_only", "_http_1_0", "_leave",
+        "_carrier", "_chunked", "_defaults", "_event", "_flow", "_head", "_head_only", "_http_1_0", "_leave",
         "_left_bytes", "_log", "_news", "_transport", "awaits_continue", "body", "close_delimited",
         "disconnected", "keep_alive", "more_body", "piped", "refusal", "response_complete",
         "response_started",
@@ -104,6 +104,7 @@ class Cycle:
         self.piped: Flow | None = None
         self._chunked = False
         self._left_bytes = 0
+        self._head = b""
         # Whether there is something that `receive` has not told. The event is only made for whoever
         # has to wait: a request in one packet has come before it is asked for.
         self._news = False
@@ -126,6 +127,8 @@ class Cycle:
             else:
                 self._log.error("ASGI callable returned without completing response.")
         if self.response_started:
+            if not self.disconnected:
+                self._write(b"")
             self._carrier.give_up(self)
         else:
             await self._send_500()
@@ -208,25 +211,24 @@ class Cycle:
         self.response_started = True
         self.awaits_continue = False
         lines.append(b"\r\n")
-        self._transport.write(b"".join(lines))
+        # Kept until the first message of the body, as ASGI has it: most answers are one of each, and
+        # each write is a call of the system, which is dearer than all that is done here.
+        self._head = b"".join(lines)
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
         if self._head_only:
             self._left_bytes = 0
+            body = b""
         elif self._chunked:
             if body:
-                self._transport.write(
-                    (b"%x\r\n%b\r\n" if more else b"%x\r\n%b\r\n0\r\n\r\n") % (len(body), body)
-                )
-            elif not more:
-                self._transport.write(b"0\r\n\r\n")
-        else:
-            if not self.close_delimited:
-                if len(body) > self._left_bytes:
-                    raise RuntimeError("Response content longer than Content-Length")
-                self._left_bytes -= len(body)
-            if body:
-                self._transport.write(body)
+                body = b"%x\r\n%b\r\n" % (len(body), body)
+            if not more:
+                body += b"0\r\n\r\n"
+        elif not self.close_delimited:
+            if len(body) > self._left_bytes:
+                raise RuntimeError("Response content longer than Content-Length")
+            self._left_bytes -= len(body)
+        self._write(body)
         if not more:
             if self._left_bytes:
                 raise RuntimeError("Response content shorter than Content-Length")
@@ -234,6 +236,13 @@ class Cycle:
             self.piped = None
             self._tell_receive()
             self._carrier.answered(self)
+
+    def _write(self, body: bytes) -> None:
+        """Writes this behind the head, if that is not out yet."""
+        if self._head:
+            body, self._head = self._head + body, b""
+        if body:
+            self._transport.write(body)
 
     async def _send_500(self) -> None:
         """Answers for an application that failed without an answer."""
@@ -282,6 +291,8 @@ class Cycle:
 
     def abort(self) -> None:
         """Breaks the answer off; nothing where it is complete or the client has left."""
+        if not self.disconnected:
+            self._write(b"")
         self._carrier.break_off(self)
 
     def _tell_receive(self) -> None:
@@ -311,6 +322,8 @@ class Cycle:
             or self._head_only
         ):
             return None
+        if not self.disconnected:
+            self._write(b"")
         write = self._transport.write
 
         def sink(chunk: bytes) -> None:
