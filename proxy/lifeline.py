@@ -74,8 +74,8 @@ class Lifeline:
         self._phase_due = inf
 
     def end(self, error: ProxyError) -> None:
-        """Ends the request with this error; of several, the first counts."""
-        if self._error is None:
+        """Ends the request with this error; of several, the first counts, and none once it is over."""
+        if self._error is None and self in self._live:
             self._error = error
             self._scope.cancel()
 

@@ -82,8 +82,14 @@ def build(
     target = targets.parse(settings.upstream_url)
     transport = transport or transports.build(target)
     monitor_transport = monitor_transport or transports.build(target)
-    log = Log(log_stream, form=settings.log_format, level=settings.log_level, now=clocks.now)
     metrics = Metrics(registry, version=__version__)
+    log = Log(
+        log_stream,
+        form=settings.log_format,
+        level=settings.log_level,
+        now=clocks.now,
+        on_lost=metrics.log_lines_lost,
+    )
     budget = admission.token_budget(settings)
     slots = admission.slots(settings, clocks, keys=len(keys), budget=budget)
     listing_slots = admission.slots(settings, clocks, keys=len(keys), budget=None)
@@ -121,7 +127,7 @@ def build(
     metrics.watch(_gauges(parts))
     return Bulwark(
         settings=settings,
-        public=_public(_chain(parts)),
+        public=_Public(_chain(parts)),
         admin=_admin(parts),
         lifelines=parts.lifelines,
         readiness=parts.readiness,
@@ -294,11 +300,16 @@ def _forward(parts: _Parts) -> Forward:
     )
 
 
-class _DataPlane:
-    """FastAPI's outermost user middleware: answers every request, so that no route is needed."""
+class _Public(FastAPI):
+    """The public application: the chain answers every request, so that no route is needed.
 
-    def __init__(self, app: ASGIApp, *, chain: ASGIApp) -> None:
-        self._app = app
+    In front of FastAPI's own layers, of which each takes a turn with every message of every request:
+    they would answer for what our error layer catches, time what our log times, and limit bodies that
+    our intake limits.
+    """
+
+    def __init__(self, chain: ASGIApp) -> None:
+        super().__init__(openapi_url=None, redirect_slashes=False, telemetry=admin.TELEMETRY_OFF)
         self._chain = chain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -308,13 +319,7 @@ class _DataPlane:
             # Nothing here speaks it, and nothing that would read its messages checks them.
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
-            await self._app(scope, receive, send)
-
-
-def _public(chain: ASGIApp) -> FastAPI:
-    app = FastAPI(openapi_url=None, redirect_slashes=False, telemetry=admin.TELEMETRY_OFF)
-    app.add_middleware(_DataPlane, chain=chain)
-    return app
+            await super().__call__(scope, receive, send)
 
 
 def _admin(parts: _Parts) -> FastAPI:

@@ -125,7 +125,9 @@ class Bulwark:
             ).counted,
             on_event=self.metrics.connection_refused,
         )
-        self.metrics.watch_connections({"open": lambda: places.open, "idle": lambda: places.idle})
+        self.metrics.watch_connections(
+            {"busy": lambda: places.open - places.idle, "idle": lambda: places.idle}
+        )
         try:
             with hangup:
                 return await listeners.serve(
@@ -149,6 +151,7 @@ class Bulwark:
             for close in self.closing:
                 await close()
             self.log.server("stopped")
+            self.log.close()
 
 
 def bind(settings: Settings) -> tuple[socket.socket, socket.socket]:
