@@ -15,10 +15,12 @@ __all__ = ["CHUNKED", "UNTIL_EOF", "Head", "check_beginning", "judge", "parse"]
 CHUNKED = -1
 UNTIL_EOF = -2
 
-# Possessive quantifiers throughout: no input makes these go back, so each is linear.
+# Possessive quantifiers: no input makes these go back, so each is linear. Not on the group of fields,
+# which can only go back a field at a time: Python before 3.11.5 takes possessive groups that have
+# quantifiers inside for no match (its issue 106052), and Debian 12 has 3.11.2.
 _HEAD = re.compile(
     rb"HTTP/1\.[01] [1-5][0-9]{2}(?: [\t\x20-\x7e\x80-\xff]*+)?"
-    rb"(?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[\t\x20-\x7e\x80-\xff]*+)*+\r\n\r\n"
+    rb"(?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++:[\t\x20-\x7e\x80-\xff]*+)*\r\n\r\n"
 ).fullmatch
 _FIELDS = re.compile(rb"\r\n([^:]++):[\t ]*+([^\r]*+)").findall
 
