@@ -17,7 +17,7 @@ from tests.harness.client import RawResponse, request_bytes
 from tests.harness.keys import bearer, key_file
 from tests.harness.running import BEARER, CHAT, JSON, KEY, Launch, Running
 from tests.harness.sdk import openai_client, say
-from tests.harness.upstream import SSE_HEAD, End, chunk, event, response
+from tests.harness.upstream import SSE_HEAD, End, chunk, response, sse
 
 MESSAGES = "/v1/messages"
 START = 864_000.0
@@ -150,7 +150,7 @@ async def test_what_the_engine_did_not_do_is_not_charged(proxy: Launch, reply: b
 async def test_a_stream_that_is_left_is_charged(proxy: Launch) -> None:
     """Who leaves before the figures come has used what was sent, and never nothing."""
     front = await proxy(key_tokens_per_minute=1_000, clocks=Clocks(monotonic=Clock()))
-    events = [event('{"choices":[{"delta":{"content":"' + "word " * 40 + '"}}]}')] * 3
+    events = [sse('{"choices":[{"delta":{"content":"' + "word " * 40 + '"}}]}')] * 3
     front.upstream.script.append([SSE_HEAD, *map(chunk, events), End.SILENCE])
     client = await front.connect()
     stream = body(900, stream=True)
