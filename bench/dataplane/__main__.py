@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,8 @@ _QUICKLY = ("direct", "bulwark", "obvious", "nginx")
 def main() -> int:
     """Measures, shows, stores; gives the exit status."""
     arguments = _arguments()
+    # As Ctrl-C: what was started is ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     say = Console(stderr=True, highlight=False)
     lengths = QUICK if arguments.quick else Lengths()
     if arguments.streams:

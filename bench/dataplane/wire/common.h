@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -56,6 +58,12 @@ static inline long raise_fd_limit(void)
     if (setrlimit(RLIMIT_NOFILE, &limit))
         die("setrlimit");
     return limit.rlim_cur > 1 << 20 ? 1 << 20 : (long)limit.rlim_cur;
+}
+
+/* Whoever started this waits for it and ends it; where that is killed itself, nothing stays behind. */
+static inline void end_with_parent(void)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
 static inline struct sockaddr_in loopback(int port)

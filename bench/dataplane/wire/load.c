@@ -589,6 +589,7 @@ static void parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
     parse(argc, argv);
+    end_with_parent();
     build_request();
     max_fds = raise_fd_limit();
     connections = calloc((size_t)options.connections, sizeof *connections);

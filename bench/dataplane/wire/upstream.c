@@ -396,6 +396,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: upstream PORT\n");
         return 2;
     }
+    end_with_parent();
     max_connections = raise_fd_limit();
     connections = calloc((size_t)max_connections, sizeof *connections);
     if (!connections)
