@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,8 +28,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     say = Console(stderr=True, highlight=False)
     lengths = QUICK if arguments.quick else Lengths()
-    if arguments.streams:
-        lengths = Lengths(streams=arguments.streams)
+    lengths = replace(
+        lengths, streams=arguments.streams or lengths.streams, in_step=not arguments.spread
+    )
     chosen = _chosen(arguments.only, quick=arguments.quick)
     for subject in chosen:
         if subject.missing:
@@ -48,6 +50,7 @@ def main() -> int:
         stored = {
             "machine": facts,
             "quick": arguments.quick,
+            "in_step": lengths.in_step,
             "subjects": {name: figures.plain() for name, figures in seen.items()},
             "targets": [
                 {
@@ -124,6 +127,9 @@ def _arguments() -> argparse.Namespace:
         help="how many at a time, of 64,500,2000",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to store everything")
+    parser.add_argument(
+        "--spread", action="store_true", help="each stream at a phase of its own, not in step"
+    )
     parser.add_argument(
         "--check", action="store_true", help="exit status 1 unless all targets are met"
     )

@@ -39,11 +39,13 @@ class Lengths:
 
     Attributes:
         streams: How many at a time, one after the other.
+        in_step: Whether all streams have their events at the same moments.
         warmup: Before each window.
         window: Of a closed loop and of streams.
     """
 
     streams: Sequence[int] = (64, 500, 2000)
+    in_step: bool = True
     connections: int = 32
     warmup: float = 1.5
     window: float = 6.0
@@ -157,7 +159,8 @@ class Bench:
 
     def _streams(self, load: Load, server: "Server", count: int) -> Streams:
         interval_ms = _INTERVAL_MS[count]
-        self.upstream.plan(events=EVENTS, interval_ms=interval_ms)
+        in_step = self.lengths.in_step
+        self.upstream.plan(events=EVENTS, interval_ms=interval_ms, in_step=in_step)
         measured, window = server.watch(
             load,
             "streams",

@@ -82,9 +82,10 @@ class Upstream:
 
     port: int
 
-    def plan(self, *, events: int, interval_ms: float) -> None:
+    def plan(self, *, events: int, interval_ms: float, in_step: bool = True) -> None:
         """What its streams are from now on; those that run are dropped."""
-        self._get(f"/bench/plan?events={events}&interval_us={round(interval_ms * 1000)}")
+        plan = f"events={events}&interval_us={round(interval_ms * 1000)}&in_step={int(in_step)}"
+        self._get(f"/bench/plan?{plan}")
 
     def _get(self, target: str) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)

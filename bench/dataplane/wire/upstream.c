@@ -4,9 +4,10 @@
  *   upstream PORT        serves on 127.0.0.1, 0 is any free port; the first line out is {"port": N}
  *
  *   POST anything        a chat completion of about 500 bytes; where the body asks for a stream, events
- *                        of about 220 bytes at an interval, each stream at its own phase, each event with
- *                        the moment at which it was sent (CLOCK_MONOTONIC, nanoseconds)
- *   GET /bench/plan?events=N&interval_us=U     what streams are from now on; drops those that run
+ *                        of about 220 bytes at an interval, each event with the moment at which it was sent (CLOCK_MONOTONIC, nanoseconds)
+ *   GET /bench/plan?events=N&interval_us=U&in_step=B     what streams are from now on; drops those that
+ *                        run. In step, all streams have their next event at the same moment, as those of an
+ *                        engine that computes a token of each at a time; else each at a phase of its own
  *   GET /bench/aborts    when which marked stream (common.h) was seen to be left since the last plan
  *   GET /health, /metrics, /v1/models          what proxies ask an engine
  *
@@ -42,7 +43,7 @@ static struct connection *connections;
 static long max_connections;
 static int epoll, timer;
 
-static int plan_events = 200;
+static int plan_events = 200, plan_in_step = 1;
 static int64_t plan_interval_ns = 20000 * NS_PER_US;
 
 static struct abort_note aborts[MAX_ABORTS];
@@ -156,6 +157,8 @@ static void next_event(int fd, int64_t at_ns)
     dequeue(fd);
     enqueue(fd);
     c->due_ns += c->interval_ns;
+    if (plan_in_step)
+        c->due_ns -= c->due_ns % c->interval_ns;
     if (c->due_ns < at_ns)
         c->due_ns = at_ns;
     if (c->rest_length)
@@ -254,10 +257,12 @@ static void put_metrics(int fd)
 
 static void get(int fd, const char *target)
 {
-    int events;
+    int events, in_step;
     long long interval_us;
-    if (sscanf(target, "/bench/plan?events=%d&interval_us=%lld", &events, &interval_us) == 2) {
+    if (sscanf(target, "/bench/plan?events=%d&interval_us=%lld&in_step=%d", &events, &interval_us, &in_step) ==
+        3) {
         plan_events = events;
+        plan_in_step = in_step;
         plan_interval_ns = interval_us * NS_PER_US;
         drop_streams();
         put_text(fd, "application/json", "{}", 2);
