@@ -27,6 +27,10 @@ class Mark(Enum):
     """Nothing but what the answer has used."""
 
 
+# A look at a member of an enumeration is a call.
+_PLAIN = Mark.PLAIN
+
+
 class Hearing(Protocol):
     """Hears the events of one stream.
 
@@ -89,8 +93,35 @@ class _Chunk(msgspec.Struct, gc=False):
 _chunk = msgspec.json.Decoder(_Chunk).decode
 
 
+# How often in a row an event may be taken as a pattern that the next one does not follow.
+_MOST_IN_VAIN = 4
+
+_MAX_PATTERN_BYTES = 4 * 1024
+
+_CONTENT = b'"content"'
+
+
 class Choices:
-    """Chat completions and completions."""
+    """Chat completions and completions.
+
+    Nearly all events of a stream differ in their text alone. So the last one that was read is kept as
+    a pattern: what has the same bytes before its text and behind it, and plain text between, says the
+    same of all else, and is not parsed.
+    """
+
+    __slots__ = (
+        "_head",
+        "_in_vain",
+        "_said",
+        "_tail",
+        "_taken_at",
+        "_text_at",
+        "_text_end",
+        "_unasked",
+        "begun",
+        "characters",
+        "events",
+    )
 
     depth = 1
 
@@ -100,9 +131,28 @@ class Choices:
         self.events = 0
         self.begun = False
         self._unasked = False
+        # No payload begins so, for it begins with a brace.
+        self._head = self._tail = b"\n"
+        self._text_at = 0
+        self._text_end = 0
+        self._in_vain = 0
+        self._taken_at = 0
 
     def hear(self, payload: bytes) -> Mark:
         """See ``Hearing``."""
+        if payload.startswith(self._head) and payload.endswith(self._tail):
+            try:
+                text = payload[self._text_at : self._text_end].decode()
+            except UnicodeDecodeError:
+                text = ""
+            # Neither the end of the string, nor an escape, nor anything that JSON forbids in one.
+            if text and text.isprintable() and '"' not in text and "\\" not in text:
+                self.characters += len(text)
+                self.events += 1
+                return _PLAIN
+        return self._read(payload)
+
+    def _read(self, payload: bytes) -> Mark:
         chunk = _chunk(payload)
         usage = chunk.usage
         said = b"" if usage is _UNSAID else bytes(usage)
@@ -111,10 +161,10 @@ class Choices:
         choices = chunk.choices
         if not choices:
             if not said:
-                return Mark.PLAIN
+                return _PLAIN
             self._said.total(said)
-            return Mark.PLAIN if choices is None or self._unasked else Mark.USAGE
-        mark = Mark.PLAIN
+            return _PLAIN if choices is None or self._unasked else Mark.USAGE
+        mark = _PLAIN
         self.begun = True
         for choice in choices:
             self._said.choice_came(choice.index)
@@ -136,7 +186,31 @@ class Choices:
             # would have stated all of it to this client without us.
             self._unasked = True
             self._said.of_choice(choices[0].index, said)
+        elif mark is _PLAIN and len(choices) == 1 and self._in_vain < _MOST_IN_VAIN:
+            self._take_pattern(payload, choices[0].delta)
         return mark
+
+    def _take_pattern(self, payload: bytes, delta: "_Delta | None") -> None:
+        """Keeps an event that says nothing but a text, if there is no doubt where that stands."""
+        if (
+            delta is None
+            or type(delta.content) is not str
+            or len(delta.content) != _length_of(delta)
+        ):
+            return
+        # Without an escape each quotation mark begins or ends a string; and this one is the only
+        # member, and the only text, of its name.
+        if len(payload) > _MAX_PATTERN_BYTES or b"\\" in payload or payload.count(_CONTENT) != 1:
+            return
+        start = payload.find(b'"', payload.find(_CONTENT) + len(_CONTENT)) + 1
+        end = payload.find(b'"', start)
+        head, tail = payload[:start], payload[end:]
+        if head == self._head and tail == self._tail:
+            return
+        self._in_vain = 0 if self.events > self._taken_at + 1 else self._in_vain + 1
+        self._taken_at = self.events
+        self._head, self._tail = head, tail
+        self._text_at, self._text_end = start, -len(tail)
 
 
 class _Response(msgspec.Struct, gc=False):

@@ -35,9 +35,17 @@ class Silence:
 
     def heard(self, characters: int) -> None:
         """An event has come, and with it so much text in all. What brings none breaks no silence."""
-        if characters != self._characters:
-            self._characters = characters
+        if characters == self._characters:
+            return
+        self._characters = characters
+        last = self._last
+        if last is None or self._ended is not None:
             self.broken()
+            return
+        # As ``broken``, without a call: this is done for each event.
+        self._last = now = self._clock()
+        if now - last > PATIENCE_SECONDS:
+            self._past_seconds += now - last
 
     def broken(self) -> None:
         """Something has come now; what is left when the stream is over came before."""

@@ -1,7 +1,6 @@
 """The body of one stream: each event is heard, and passed on to the byte, or taken out."""
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from proxy.endpoints import BodyKind
 from proxy.telemetry.usage.ends import last_objects
@@ -69,22 +68,25 @@ class Stream:
         # Nearly every chunk is one event. Two of them are no JSON together.
         start = 6 if chunk.startswith(_DATA) else _data_start(chunk)
         if start:
+            hearing = self._hearing
             try:
-                mark = self._hearing.hear(chunk[start:-2])
+                mark = hearing.hear(chunk[start:-2])
             except (ValueError, RecursionError):
                 pass
             else:
-                if self._hearing.begun:
-                    self._silence.heard(self._hearing.characters)
+                if hearing.begun:
+                    self._silence.heard(hearing.characters)
                 return self._taking.pass_on(chunk, mark) if self._take_out else chunk
         if b"\r" in chunk:
             return self._note_pieces(chunk)
         # Engines under load send several at once.
-        passed = [
-            self._taking.pass_on(event + b"\n\n", self._hear(event))
-            for event in chunk[:-2].split(b"\n\n")
-        ]
-        return b"".join(passed) if self._take_out else chunk
+        events = chunk[:-2].split(b"\n\n")
+        if not self._take_out:
+            for event in events:
+                self._hear(event)
+            return chunk
+        passed = [self._taking.pass_on(event + b"\n\n", self._hear(event)) for event in events]
+        return b"".join(passed)
 
     def _note_pieces(self, chunk: bytes) -> bytes:
         passed = [self._piece(piece, part) for piece, part in self._frames.feed(chunk)]
@@ -125,11 +127,12 @@ class Stream:
         return self._taking.pass_on(part, mark)
 
     def _hear(self, event: bytes) -> Mark:
-        start = _data_start(event)
+        start = 6 if event.startswith(_DATA) else _data_start(event)
         if start:
-            # Otherwise it has several lines of data, perhaps.
-            with suppress(ValueError, RecursionError):
+            try:
                 return self._heard(event[start:])
+            except (ValueError, RecursionError):
+                pass  # it has several lines of data, perhaps
         data = payload(event)
         if not data.startswith(b"{"):  # a comment, or the end
             if data.startswith(b"[DONE]"):

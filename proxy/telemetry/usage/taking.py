@@ -12,6 +12,9 @@ from proxy.telemetry.usage.hearing import Mark
 
 _TAKEN_ALONG = ("system_fingerprint", "timings")
 
+# A look at a member of an enumeration is a call.
+_PLAIN = Mark.PLAIN
+
 MAX_HELD_BYTES = 16 * 1024
 
 _raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -28,7 +31,11 @@ class Taking:
 
     def pass_on(self, event: bytes, mark: Mark) -> bytes:
         """What to pass on now that this event is there."""
-        held, self._held = self._held, b""
+        held = self._held
+        if mark is _PLAIN and not held:  # nearly every event
+            self._dropped = False
+            return event
+        self._held = b""
         self._dropped = mark is Mark.USAGE
         if self._dropped:
             return restored(held, event) if held else b""
