@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import anyio
 import httpx
 from starlette.types import Receive, Scope, Send
 
@@ -157,7 +158,9 @@ class Forward:
         check_query(query)
         allowance = _principal(context).allowance
         lease = self._buffers.lease(context.account, allowance.concurrency)
-        with self._lifelines.hold(self._total) as lifeline, lease:
+        # Any other than ours cleans up as httpx's does.
+        ends = None if self._is_timed else anyio.CancelScope()
+        with self._lifelines.hold(self._total, ends) as lifeline, lease:
             if endpoint.body is None:
                 lifeline.watch(receive)
                 # Apart: clients list the models first, and must not wait behind whole generations.

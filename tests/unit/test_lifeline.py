@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import anyio
 import pytest
 
+from proxy import lifeline as lifelines_
 from proxy.errors import (
     ClientDisconnected,
     InvalidHttp,
@@ -15,10 +17,16 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.lifeline import Deadline, Lifeline, Lifelines
+from proxy.lifeline import Deadline, Lifeline, Lifelines, TaskScope
 
 LONG = Deadline(3600.0, lambda: UpstreamTimeout("total"))
 SHORT = Deadline(0.02, lambda: UpstreamTimeout("phase"))
+
+
+@pytest.fixture(autouse=True, params=[TaskScope, anyio.CancelScope])
+def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a request is ended: as in front of our transport, and as in front of any other."""
+    monkeypatch.setattr(lifelines_, "TaskScope", request.param)
 
 
 async def forever() -> None:
@@ -137,9 +145,55 @@ async def test_an_error_on_the_way_out_does_not_hide_the_reason() -> None:
 
 
 async def test_an_answer_that_was_complete_stays_so() -> None:
-    """An end that comes after the last step is not told."""
+    """An end that comes after the last step is not told, and ends nothing that follows."""
     with Lifelines().hold(LONG) as lifeline:
         lifeline.end(ShuttingDown("drained"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_an_end_that_comes_too_late() -> None:
+    """Whoever tells that a client has left may tell it when all is over."""
+    with Lifelines().hold(LONG) as lifeline:
+        pass
+    lifeline.end(ClientDisconnected())
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_an_end_while_the_task_is_about_to_go_on() -> None:
+    """What it waited for has come, and its client has left, in one turn of the loop."""
+    loop = asyncio.get_running_loop()
+
+    async def block(lifeline: Lifeline) -> None:
+        came = loop.create_future()
+        loop.call_soon(came.set_result, None)
+        loop.call_soon(lifeline.end, ClientDisconnected())
+        await came
+        await forever()
+
+    with pytest.raises(ClientDisconnected):
+        await live(block)
+    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_an_end_and_somebody_elses_cancellation() -> None:
+    """Of both at once, that of the process counts: its task must end."""
+
+    async def serve() -> None:
+        with Lifelines().hold(LONG) as lifeline:
+            asyncio.get_running_loop().call_soon(lifeline.end, ClientDisconnected())
+            await forever()
+
+    task = asyncio.create_task(serve())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises((asyncio.CancelledError, ClientDisconnected)):
+        await task
+    assert task.done()
 
 
 async def test_an_answer_that_went_nowhere_was_not_complete() -> None:
