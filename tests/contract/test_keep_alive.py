@@ -9,10 +9,10 @@ from tests.harness import upstream as upstreams
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
 
+pytestmark = pytest.mark.both_ways
+
 CLIENT = """
 import concurrent.futures, socket, sys
-
-pytestmark = pytest.mark.both_ways
 
 port, clients, requests = map(int, sys.argv[1:])
 request = sys.stdin.buffer.read()
