@@ -27,6 +27,7 @@ _NONE_OF_ITS_OWN = (None, None, None)
 _MAX_OWN_LIMITS = 1_024
 
 _BYTES_PER_ITEM = 32
+_READ_AGAIN = frozenset({BodyKind.RERANK, BodyKind.SCORE})
 _COMPARED = (("query", "queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
 _BYTES_PER_INPUT = 16  # what begins and ends each is two or three tokens
 _ESCAPE = 2  # \\u0041 counts one character, and makes at most three bytes
@@ -56,7 +57,8 @@ class Policy:
         Raises:
             Refusal: What is wrong, how much, and which setting.
         """
-        limits = self._limits_under(terms)
+        own = (terms.max_prompt_chars, terms.max_output_tokens, terms.default_output_tokens)
+        limits = self._limits if own == _NONE_OF_ITS_OWN else self._limits_of(own)
         prompt_cap = limits.max_prompt_chars * (TOTAL_FACTOR if kind in PER_INPUT else 1)
         members = parse(body, max_structure=max_structure(prompt_cap, limits.max_schema_chars))
         if terms.models is not None:
@@ -65,23 +67,26 @@ class Policy:
         check_sampling(members)
         count = PromptCount(kind, limits, self._fields, self._schemas)
         count.walk(members)
-        output = bound_output(kind, members, limits, prompts=len(count.inputs))
-        edits = list(output.edits)
+        conversation, inputs = count.conversation, len(count.inputs)
+        output = bound_output(kind, members, limits, prompts=inputs)
+        edits = output.edits
         if limits.cache_salt == "per-key":
             salt = b'"%b"' % terms.cache_salt.encode()
-            edits.append(Edit(("cache_salt",), salt, absent="cache_salt" not in members))
+            edits = (*edits, Edit(("cache_salt",), salt, absent="cache_salt" not in members))
         asked = ask_for_usage(kind, members) if terms.want_usage else ()
-        edits += asked
+        text_bytes = _text_bytes(count, body)
+        if kind in _READ_AGAIN:
+            text_bytes += _read_again(members)
         return Verdict(
-            body=apply(body, edits),
+            body=apply(body, edits + asked) if edits or asked else body,
             stream=members.get("stream") is True,
             cost=Cost(
                 prompt_chars=count.prompt_chars,
                 schema_chars=count.schema_chars,
-                text_bytes=_text_bytes(count, body) + _read_again(kind, members),
-                items=count.conversation.items,
-                inputs=len(count.inputs),
-                media_parts=count.conversation.media_parts,
+                text_bytes=text_bytes,
+                items=conversation.items,
+                inputs=inputs,
+                media_parts=conversation.media_parts,
                 sequences=output.sequences,
                 output_tokens=output.tokens,
             ),
@@ -89,11 +94,8 @@ class Policy:
             usage_asked=bool(asked),
         )
 
-    def _limits_under(self, terms: Terms) -> Limits:
+    def _limits_of(self, own: tuple[int | None, int | None, int | None]) -> Limits:
         """The limits of a key with caps of its own, made once for all keys that have the same."""
-        own = (terms.max_prompt_chars, terms.max_output_tokens, terms.default_output_tokens)
-        if own == _NONE_OF_ITS_OWN:
-            return self._limits
         if (limits := self._of_keys.get(own)) is None:
             # As many as operators have thought of, or less.
             if len(self._of_keys) >= _MAX_OWN_LIMITS:
@@ -126,10 +128,8 @@ def _text_bytes(count: PromptCount, body: bytes) -> int:
     return text + (_ESCAPE * body.count(b"\\u") if b"\\" in body else 0)
 
 
-def _read_again(kind: BodyKind, members: Mapping[str, Any]) -> int:
+def _read_again(members: Mapping[str, Any]) -> int:
     """Bytes that are read besides: of a text that is compared with each of several."""
-    if kind not in {BodyKind.RERANK, BodyKind.SCORE}:
-        return 0
     # By all names that engines know: they overlook those of each other.
     left, right = ([_listed(members.get(name)) for name in side] for side in _COMPARED)
     return _single_bytes(left) * _besides(right) + _single_bytes(right) * _besides(left)

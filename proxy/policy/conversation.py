@@ -21,6 +21,7 @@ _CONTENT = frozenset({"content", "output", "summary", "reasoning", "reasoning_co
 
 # Roles whose text every template writes as it is. What a tool answered may become a JSON string.
 _PLAIN_ROLES = ("user", "assistant", "system", "developer")
+_PLAIN_MEMBERS = len(("role", "content"))
 
 
 class Hopeless(Exception):  # noqa: N818 - never leaves the policy
@@ -85,6 +86,8 @@ class Conversation:
 
     def settle(self) -> None:
         """Adds what the structures count, once the walk is over."""
+        if not self._structures:
+            return
         self.chars += rendered_total(self._structures, self._max_chars)
         self._structures.clear()
 
@@ -105,23 +108,31 @@ class Conversation:
             if type(message) is not dict:
                 where = f"{name}[{index}]"
                 raise InvalidValue(f"{where} must be an object.", param=where)
-            for key, member in message.items():
-                # The shallow case first: most messages are a role and a string.
-                if key == "content" and type(member) is str:
-                    self.chars += len(member)
-                elif key == "role" and type(member) is str and member in tables.ROLES:
-                    pass
-                else:
-                    self._message_member(key, member, name, index)
-            role, content = message.get("role"), message.get("content")
-            if role not in _PLAIN_ROLES:
-                self.chars += escape_chars(content)
-            if role != "user" and type(content) is list:
-                self.chars += sum(
-                    printed_chars(part["content"])
-                    for part in content
-                    if type(part) is dict and "content" in part
-                )
+            # Most are a plain role and a string, which the rest of this would count the same way.
+            content = message.get("content") if len(message) == _PLAIN_MEMBERS else None
+            if type(content) is str and message.get("role") in _PLAIN_ROLES:
+                self.chars += len(content)
+            else:
+                self._message(message, name, index)
+
+    def _message(self, message: dict[str, Any], name: str, index: int) -> None:
+        for key, member in message.items():
+            # The shallow case first: most messages are a role and a string.
+            if key == "content" and type(member) is str:
+                self.chars += len(member)
+            elif key == "role" and type(member) is str and member in tables.ROLES:
+                pass
+            else:
+                self._message_member(key, member, name, index)
+        role, content = message.get("role"), message.get("content")
+        if role not in _PLAIN_ROLES:
+            self.chars += escape_chars(content)
+        if role != "user" and type(content) is list:
+            self.chars += sum(
+                printed_chars(part["content"])
+                for part in content
+                if type(part) is dict and "content" in part
+            )
 
     def content(self, where: str, value: object, *, nested: bool = False) -> None:
         """Counts content: a string, a part, or a list of parts, themselves strings or objects.

@@ -7,7 +7,6 @@ they stand, and missing ones are spliced in behind the opening brace.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -20,8 +19,7 @@ _BEFORE_VALUE = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*")
 _EMPTY = re.compile(rb"[ \t\n\r]*+\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True, gc=False):
     """Set one member.
 
     Attributes:
@@ -45,6 +43,8 @@ def apply(body: bytes, edits: Iterable[Edit]) -> bytes:
         edits: At most one for each path.
     """
     edits = tuple(edits)
+    if not edits:
+        return body
     missing = {edit.path[0]: edit.value for edit in edits if edit.absent}
     wanted = {edit.path: edit.value for edit in edits if not edit.absent}
     if not wanted:

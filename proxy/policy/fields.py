@@ -121,6 +121,12 @@ CLIENT_TOOLS = frozenset({"function", "custom", "local_shell"})
 CLIENT_TOOL_BEGINNING = "web_search"
 SERVER_TOOLS = ("mcp", "code_interpreter", "container", "shell")
 
+# What `RefusedFields.check_top` looks at besides the names.
+_LOOKED_INTO = frozenset(
+    {"chat_template_kwargs", "structured_outputs", "echo", *(name for name, _ in FORMATS)}
+)
+_LOOKED_INTO_BY_KIND = {BodyKind.RESPONSES: {"tools"}}
+
 _TEXTS = frozenset({"messages", "prompt", "input", "system", "instructions"})
 
 # What PROXY_ALLOW_FIELDS may name, besides anything that ends in `_embeds`.
@@ -166,6 +172,11 @@ class RefusedFields:
             for name in tables.SAMPLING | tables.ROUTING | tables.SCHEMAS | _TEXTS
             if not name.endswith(self._endings) and not name.startswith(self._beginnings)
         )
+        # A body of these alone has nothing to be looked into.
+        self._usual = {
+            kind: self._plain - table.keys() - _LOOKED_INTO - _LOOKED_INTO_BY_KIND.get(kind, set())
+            for kind, table in self._tables.items()
+        }
 
     def check_top(self, kind: BodyKind, body: Mapping[str, Any]) -> None:
         """Looks at the top level, into the two places named above and, on responses, tools.
@@ -173,6 +184,8 @@ class RefusedFields:
         Raises:
             FieldRefused: Naming the field, the reason and the setting.
         """
+        if self._usual[kind].issuperset(body):
+            return
         self._check(self._tables[kind], body, "")
         kwargs = body.get("chat_template_kwargs")
         if type(kwargs) is dict:

@@ -46,6 +46,7 @@ class PromptCount:
     Attributes:
         conversation: What counts besides `inputs`: messages, instructions, unknown fields.
         inputs: Characters of each entry of `prompt`, `input` or what is compared.
+        prompt_chars: Everything that counts against the prompt cap, once walked.
         schemas: What measures schemas.
         schema_chars: Characters of compact JSON of tools and schemas.
         compiling: What an engine may have to compile of these.
@@ -58,6 +59,7 @@ class PromptCount:
         "inputs",
         "kind",
         "limits",
+        "prompt_chars",
         "sampling_chars",
         "schema_chars",
         "schemas",
@@ -72,6 +74,7 @@ class PromptCount:
         max_items = _FREE_ITEMS + _HOPELESS * limits.max_prompt_chars // _CHARS_PER_ITEM
         self.conversation = Conversation(fields, limits.max_prompt_chars, max_items)
         self.inputs: list[int] = []
+        self.prompt_chars = 0
         self.schema_chars = 0
         self.sampling_chars = 0
         self.compiling = Compiling()
@@ -87,35 +90,30 @@ class PromptCount:
             self._count(body)
         except Hopeless:
             pass
-        self.conversation.settle()
-        for name, value in self.conversation.tools:
+        conversation = self.conversation
+        conversation.settle()
+        for name, value in conversation.tools:
             _schema(self, name, value)
-        for markup in (self.conversation.items, self.conversation.arguments):
-            self.conversation.chars += _CHARS_PER_ITEM * max(0, markup - _FREE_ITEMS)
+        for markup in (conversation.items, conversation.arguments):
+            if markup > _FREE_ITEMS:
+                conversation.chars += _CHARS_PER_ITEM * (markup - _FREE_ITEMS)
+        self.prompt_chars = conversation.chars + sum(self.inputs)
         self._hold_against_caps()
 
     def _count(self, body: Mapping[str, Any]) -> None:
         handlers = _HANDLERS[self.kind]
         for name, value in body.items():
-            if handler := handlers.get(name):
-                handler(self, name, value)
-            elif name in tables.SAMPLING:
-                if type(value) in (str, list, dict):
+            if name in _SAMPLING:
+                kind = type(value)
+                if kind is str or kind is list or kind is dict:
                     self.sampling_chars += compact_chars(value)
-            elif name in tables.ROUTING:
-                _routing(self, name, value)
-            elif name in tables.SCHEMAS:
-                _schema(self, name, value)
+            elif handler := handlers.get(name):
+                handler(self, name, value)
             else:
                 self.conversation.member(name, value)
                 if name in compiling.FIELDS:
                     member = {name: value}
                     self.compiling.count(name, member, shape(member, compiling.TELLTALES))
-
-    @property
-    def prompt_chars(self) -> int:
-        """Everything that counts against the prompt cap."""
-        return self.conversation.chars + sum(self.inputs)
 
     def _hold_against_caps(self) -> None:
         limits = self.limits
@@ -223,7 +221,11 @@ _ANTHROPIC: Mapping[str, _Handler] = {
 _COMPARISON: Mapping[str, _Handler] = dict.fromkeys(
     ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2"), _texts
 )
-_HANDLERS: Mapping[BodyKind, Mapping[str, _Handler]] = {
+_OF_ALL: Mapping[str, _Handler] = {
+    **dict.fromkeys(tables.SCHEMAS, _schema),
+    **dict.fromkeys(tables.ROUTING, _routing),
+}
+_OF_KIND: Mapping[BodyKind, Mapping[str, _Handler]] = {
     BodyKind.CHAT: _CHAT,
     BodyKind.COMPLETIONS: {"prompt": _inputs, "suffix": _content},
     BodyKind.RESPONSES: {"input": _inputs, "instructions": _content, "text": _formatted},
@@ -233,6 +235,9 @@ _HANDLERS: Mapping[BodyKind, Mapping[str, _Handler]] = {
     BodyKind.RERANK: _COMPARISON,
     BodyKind.SCORE: _COMPARISON,
 }
+_HANDLERS = {kind: {**_OF_ALL, **handlers} for kind, handlers in _OF_KIND.items()}
+# No handler has such a name.
+_SAMPLING = tables.SAMPLING
 
 
 def _limit_inputs(name: str, entries: int, limit: int, setting: str) -> None:

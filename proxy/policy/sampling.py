@@ -37,12 +37,31 @@ _MAX_SAMPLERS = 64
 _STRUCTURES = ("response_format", "json_schema", "grammar")
 
 
+# All that is looked at, but for the temperature: most requests have no other.
+_UNUSUAL = frozenset(
+    {*_ADDED, *_REMEMBERED, "samplers", "logit_bias", "ignore_eos"} - {"temperature"}
+)
+
+
 def check_sampling(body: Mapping[str, Any]) -> None:
     """Looks at the top level of one body.
 
     Raises:
         InvalidValue: Naming the field and its bound.
     """
+    if _UNUSUAL.isdisjoint(body):
+        temperature = body.get("temperature")
+        if temperature is None:
+            return
+        kind = type(temperature)
+        if (kind is float or kind is int) and (
+            temperature == 0 or _MIN_TEMPERATURE <= temperature <= _MAX_MAGNITUDE
+        ):
+            return
+    _check_all(body)
+
+
+def _check_all(body: Mapping[str, Any]) -> None:
     for name in _ADDED:
         if name in body and _magnitude(body[name]) > _MAX_MAGNITUDE:
             raise InvalidValue(f"{name} must be within ±{_MAX_MAGNITUDE:,.0f}.", param=name)

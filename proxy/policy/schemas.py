@@ -5,7 +5,7 @@ sends: to walk over those of one took 13 µs a kilobyte. So what they came to is
 digest: nothing of a client's is kept.
 """
 
-import hashlib
+from hashlib import sha256 as _sha256
 from typing import Any, NamedTuple
 
 import msgspec
@@ -61,25 +61,20 @@ class Schemas:
 
     def measure(self, value: Any) -> Measured:
         """What one value, or a list of tools, comes to."""
-        digest = self._digest(value)
-        if digest is None:
+        encoded = _encode(value)
+        # What is as long is refused.
+        if len(encoded) > self._max_chars * _MOST_BYTES_OF_CHAR:
             return _measured(value, self._max_chars)
+        digest = _sha256(encoded).digest()
         measured = self._known.get(digest)
         if measured is None:
             measured = _measured(value, self._max_chars)
-            if not measured.over:
+            # 1e999 is written as null too, though it counts for more: such a digest is shared.
+            if not measured.over and b"null" not in encoded:
                 if len(self._known) >= MAX_REMEMBERED:
                     self._known.clear()
                 self._known[digest] = measured
         return measured
-
-    def _digest(self, value: object) -> bytes | None:
-        """Of a value that no other one shares it with; None where it is not worth it, or one might."""
-        encoded = _encode(value)
-        # What is as long is refused. And 1e999 is written as null too, though it counts for more.
-        if len(encoded) > self._max_chars * _MOST_BYTES_OF_CHAR or b"null" in encoded:
-            return None
-        return hashlib.sha256(encoded).digest()
 
 
 def _measured(value: Any, max_chars: int) -> Measured:

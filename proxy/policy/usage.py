@@ -13,8 +13,6 @@ from proxy.policy.edit import Edit
 
 _MUST_BE_ASKED = frozenset({BodyKind.CHAT, BodyKind.COMPLETIONS})
 
-_OPTIONS = ("include_usage", "continuous_usage_stats")
-
 
 def ask_for_usage(kind: BodyKind, members: Mapping[str, Any]) -> tuple[Edit, ...]:
     """The edits that ask; none where the client has asked, or the engine tells anyway.
@@ -23,11 +21,14 @@ def ask_for_usage(kind: BodyKind, members: Mapping[str, Any]) -> tuple[Edit, ...
         InvalidValue: Nobody can tell what the client has asked: vLLM reads ``1`` and ``"true"`` as
             true, ``0`` and ``"off"`` as false, and others do not.
     """
+    if "stream" not in members and "stream_options" not in members:
+        return ()
     stream = _governed(members, "stream", bool)
     options = _governed(members, "stream_options", dict)
-    include, continuous = (
-        _governed(options or {}, name, bool, "stream_options.") for name in _OPTIONS
-    )
+    include = continuous = None
+    if options:
+        include = _governed(options, "include_usage", bool, "stream_options.")
+        continuous = _governed(options, "continuous_usage_stats", bool, "stream_options.")
     if kind not in _MUST_BE_ASKED or not stream or include:
         return ()
     if options is None:
