@@ -7,10 +7,11 @@ a client writes becomes a label, or a scanner could make series without end.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 from proxy.context import RequestContext
 from proxy.errors import Reason, Refusal
+from proxy.telemetry.series import Distribution, Tally
 
 # From a refusal to the longest generation that PROXY_TOTAL_TIMEOUT_SECONDS allows.
 _DURATION_BUCKETS = (
@@ -43,23 +44,23 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry, *, version: str) -> None:
         self.registry = registry
-        self._requests = Counter(
+        self._requests = Tally(
             "bulwark_requests",
             "Requests that ended, by what the client was told and how it went.",
             ["endpoint", "status", "outcome"],
-            registry=registry,
+            registry,
         )
-        self._refusals = Counter(
+        self._refusals = Tally(
             "bulwark_refusals",
             "Requests that this server refused, by reason.",
             ["endpoint", "reason"],
-            registry=registry,
+            registry,
         )
-        self._clamped = Counter(
+        self._clamped = Tally(
             "bulwark_clamped_requests",
             "Requests whose output was bounded lower than asked.",
             ["endpoint"],
-            registry=registry,
+            registry,
         )
         self._in_flight = Gauge(
             "bulwark_requests_in_flight",
@@ -69,31 +70,31 @@ class Metrics:
         # Counted as a number, and read when somebody looks: the gauge's own count takes a lock.
         self._under_way = 0
         self._in_flight.set_function(lambda: self._under_way)
-        self._duration = Histogram(
+        self._duration = Distribution(
             "bulwark_request_duration_seconds",
             "From the head of a request to the last byte of its response.",
-            ["endpoint"],
-            buckets=_DURATION_BUCKETS,
+            bounds=_DURATION_BUCKETS,
             registry=registry,
+            label="endpoint",
         )
-        self._first_byte = Histogram(
+        self._first_byte = Distribution(
             "bulwark_time_to_first_byte_seconds",
             "From the head of a request to the first byte of its response's body.",
-            ["endpoint"],
-            buckets=_DURATION_BUCKETS,
+            bounds=_DURATION_BUCKETS,
             registry=registry,
+            label="endpoint",
         )
-        self._queued = Histogram(
+        self._queued = Distribution(
             "bulwark_queue_wait_seconds",
             "How long requests that reached the upstream had waited for a slot.",
-            buckets=_DURATION_BUCKETS,
+            bounds=_DURATION_BUCKETS,
             registry=registry,
         )
-        self._tokens = Counter(
+        self._tokens = Tally(
             "bulwark_tokens",
             "Tokens, of requests whose use somebody has to know, and whether the engine said so.",
             ["kind", "source"],
-            registry=registry,
+            registry,
         )
         self._redis_failures = Counter(
             "bulwark_redis_failures",
@@ -129,12 +130,8 @@ class Metrics:
             "Lines of the log that could not be written in time, or at all.",
             registry=registry,
         )
-        # Series found by one look-up: the library's own costs more than the count itself.
-        self._counters: dict[tuple[str, int, Reason | None], Counter] = {}
-        self._refused: dict[tuple[str, Reason], Counter] = {}
-        self._clamps: dict[str, Counter] = {}
-        self._token_counters: dict[str, tuple[Counter, Counter]] = {}
-        self._histograms: dict[str, tuple[Histogram, Histogram]] = {}
+        # The queue's is without a label.
+        self._waits = self._queued.of("")
         Info("bulwark_build", "The version of the server.", registry=registry).info(
             {"version": version}
         )
@@ -190,22 +187,19 @@ class Metrics:
         """A request is over, in whatever way; ``ended`` is on the clock of ``context.started``."""
         self._under_way -= 1
         endpoint = context.endpoint.name if context.endpoint is not None else _NO_ENDPOINT
-        duration, first_byte = self._histograms_of(endpoint)
-        duration.observe(ended - context.started)
+        self._duration.of(endpoint).observe(ended - context.started)
+        # Both have the same endpoints: of one that never sent a byte a zero is told, too.
+        first_bytes = self._first_byte.of(endpoint)
         if context.first_byte:
-            first_byte.observe(context.first_byte - context.started)
+            first_bytes.observe(context.first_byte - context.started)
         if context.upstream_status:
-            self._queued.observe(context.queued_seconds)
+            self._waits.observe(context.queued_seconds)
         if context.clamped:
-            if (clamps := self._clamps.get(endpoint)) is None:
-                clamps = self._clamps[endpoint] = self._clamped.labels(endpoint)
-            clamps.inc()
+            self._clamped.add((endpoint,))
         if context.prompt_tokens is not None:
-            prompt, completion = self._tokens_by(
-                "estimate" if context.usage_estimated else "engine"
-            )
-            prompt.inc(context.prompt_tokens)
-            completion.inc(context.completion_tokens or 0)
+            source = "estimate" if context.usage_estimated else "engine"
+            self._tokens.add(("prompt", source), context.prompt_tokens)
+            self._tokens.add(("completion", source), context.completion_tokens or 0)
         self._count(endpoint, context.final_status, context.outcome)
 
     def refused_early(self, refusal: Refusal) -> None:
@@ -226,29 +220,10 @@ class Metrics:
         self._upstream.labels(state).set(1)
 
     def _count(self, endpoint: str, status: int, outcome: Reason | None) -> None:
-        key = (endpoint, status, outcome)
-        if (counter := self._counters.get(key)) is None:
-            word = outcome.value if outcome is not None else "ok"
-            counter = self._counters[key] = self._requests.labels(endpoint, status, word)
-        counter.inc()
-        if outcome is not None and outcome.is_refusal:
-            refused = (endpoint, outcome)
-            if (refusals := self._refused.get(refused)) is None:
-                refusals = self._refused[refused] = self._refusals.labels(endpoint, outcome.value)
-            refusals.inc()
-
-    def _tokens_by(self, source: str) -> tuple[Counter, Counter]:
-        """Of prompts and of completions; `source` is who says how many they were."""
-        if (bound := self._token_counters.get(source)) is None:
-            bound = (
-                self._tokens.labels("prompt", source),
-                self._tokens.labels("completion", source),
-            )
-            self._token_counters[source] = bound
-        return bound
-
-    def _histograms_of(self, endpoint: str) -> tuple[Histogram, Histogram]:
-        if (bound := self._histograms.get(endpoint)) is None:
-            bound = (self._duration.labels(endpoint), self._first_byte.labels(endpoint))
-            self._histograms[endpoint] = bound
-        return bound
+        if outcome is None:
+            self._requests.add((endpoint, status, "ok"))
+            return
+        word = outcome.value
+        self._requests.add((endpoint, status, word))
+        if outcome.is_refusal:
+            self._refusals.add((endpoint, word))
