@@ -79,8 +79,6 @@ class Answer:
     async def begin(self, status: int, fields: RawHeaders, announced: int | None) -> Write:
         """Sends the head, unless the head is all there is, and says where the chunks go.
 
-        A server may keep it until there is something to send with it; see ``flush``.
-
         Args:
             status: The upstream's.
             fields: Of the upstream's head, without a length where none is to be announced.
@@ -104,11 +102,6 @@ class Answer:
             await self.begin(200, fields, None)
             self._keep_alive.start()
         return self._keep_alive.write
-
-    async def flush(self) -> None:
-        """Has the server send the head at once. Without a length, what follows may take long."""
-        if self._announced is None:
-            await self._send({"type": "http.response.body", "body": b"", "more_body": True})
 
     async def open(self, flow: Flow) -> Sink | None:
         """Where the body can be pushed from now on, instead of being written; None if nowhere.

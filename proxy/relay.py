@@ -91,7 +91,6 @@ class Relay:
             if pipe is not None and sink is not None:
                 await body.push(pipe, flow, sink)
             else:
-                await answer.flush()
                 await body.pull(response, write, lifeline)
         finally:
             await _close(response)

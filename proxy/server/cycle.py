@@ -127,8 +127,7 @@ class Cycle:
             else:
                 self._log.error("ASGI callable returned without completing response.")
         if self.response_started:
-            if not self.disconnected:
-                self._write(b"")
+            self._flush()
             self._carrier.give_up(self)
         else:
             await self._send_500()
@@ -211,9 +210,10 @@ class Cycle:
         self.response_started = True
         self.awaits_continue = False
         lines.append(b"\r\n")
-        # Kept until the first message of the body, as ASGI has it: most answers are one of each, and
-        # each write is a call of the system, which is dearer than all that is done here.
+        # Most answers have their body at once, and each write is a call of the system, which is dearer
+        # than all that is done here. So the head waits for the body, but for this turn of the loop only.
         self._head = b"".join(lines)
+        asyncio.get_running_loop().call_soon(self._flush)
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
         if self._head_only:
@@ -243,6 +243,10 @@ class Cycle:
             body, self._head = self._head + body, b""
         if body:
             self._transport.write(body)
+
+    def _flush(self) -> None:
+        if self._head and not self.disconnected:
+            self._write(b"")
 
     async def _send_500(self) -> None:
         """Answers for an application that failed without an answer."""
@@ -291,8 +295,7 @@ class Cycle:
 
     def abort(self) -> None:
         """Breaks the answer off; nothing where it is complete or the client has left."""
-        if not self.disconnected:
-            self._write(b"")
+        self._flush()
         self._carrier.break_off(self)
 
     def _tell_receive(self) -> None:
@@ -322,8 +325,7 @@ class Cycle:
             or self._head_only
         ):
             return None
-        if not self.disconnected:
-            self._write(b"")
+        self._flush()
         write = self._transport.write
 
         def sink(chunk: bytes) -> None:

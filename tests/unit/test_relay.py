@@ -140,11 +140,9 @@ class Client:
 
     async def send(self, message: Any) -> None:
         """An ASGI send."""
+        self.messages.append(message)
         if message["type"] == "http.response.start":
-            self.messages.append(message)
             return
-        if message["body"] or not message["more_body"]:  # or it only asks for the head to be sent
-            self.messages.append(message)
         self.began.set()
         if self._block:
             await asyncio.get_running_loop().create_future()
