@@ -157,7 +157,7 @@ EACH = 100
 @pytest.mark.case("MT-02")
 async def test_the_gauge_comes_back_to_zero(proxy: Launch) -> None:
     """100 of each kind, eight kinds at a time: never below 0, and exactly 0 at the end."""
-    running = await proxy(max_body_bytes=1024)
+    running = await proxy(max_body_bytes=1024, max_connections_per_address=0)
     running.upstream.reply = by_user
     seen = {running.metric("bulwark_requests_in_flight")}
 

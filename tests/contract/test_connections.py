@@ -20,7 +20,7 @@ async def test_a_full_public_listener(proxy: Launch) -> None:
     assert response.json()["error"]["code"] == "connections_exhausted"
     assert response.header(b"retry-after")
     metrics = (await running.ask_admin("GET", "/metrics")).body.decode()
-    assert 'bulwark_connections{state="open"} 1.0' in metrics
+    assert 'bulwark_connections{state="busy"} 1.0' in metrics
     assert 'bulwark_connections{state="idle"} 0.0' in metrics
     assert 'bulwark_connections_refused_total{reason="connections_exhausted"} 1.0' in metrics
     assert "connections_exhausted" in running.log.text
