@@ -6,6 +6,7 @@
 #   make test-clients   the promises as real clients see them; prints figures (ARGS as above)
 #   make test-live      the promises in front of real engines; prints figures (ARGS as above)
 #   make test-e2e       the containers: a real engine, the real compose files, a fake LAN (as root)
+#   make fuzz     feeds the reader of responses with malformed ones (5 minutes; Linux on x86-64)
 #   make bench    CPU, latency and memory of the data plane, beside other proxies (10 minutes)
 #   make bench-instructions   what a request and an event take, counted by valgrind (a minute)
 #   make bench-admission   admission under three times the load of an engine, simulated (5 minutes)
@@ -17,7 +18,7 @@
 #   make clean    remove .venv and every cache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-clients test-live test-e2e bench bench-instructions bench-admission bench-admission-cost lint format docs lock clean
+.PHONY: help demo run test test-clients test-live test-e2e fuzz bench bench-instructions bench-admission bench-admission-cost lint format docs lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -56,6 +57,13 @@ test-e2e: $(VENV)/.dev
 	@tests/e2e/install
 	@tests/e2e/install-prometheus
 	$(PY) -m pytest tests/e2e $(ARGS)
+
+# New inputs go where atheris is; one that breaks something becomes a file of the corpus.
+FUZZ_SECONDS ?= 300
+fuzz:
+	@python=$$(tests/fuzz/install) && found=$$(dirname "$$(dirname "$$(dirname "$$python")")")/found \
+		&& mkdir -p "$$found" && PYTHONPATH=. "$$python" -m tests.fuzz.run responses \
+		-max_total_time=$(FUZZ_SECONDS) $(ARGS) "$$found" tests/fuzz/corpus/responses
 
 # Needs a C compiler; of the others it measures those that are installed (bench/install-peers).
 bench: $(VENV)/.dev

@@ -309,7 +309,7 @@ class Settings(BaseSettings):
     )
     max_connections: int = _setting(
         4_096,
-        "Connections of clients at one moment; one more is refused with 503.",
+        "Connections of clients at one moment; one more takes the place of an idle one, or gets 503.",
         unit="connections",
         ge=1,
         le=65_536,
