@@ -6,6 +6,7 @@ before the callback returns; what comes when nobody has asked ends the connectio
 
 import asyncio
 import select
+import ssl
 from typing import Protocol, cast
 
 import httpx
@@ -15,7 +16,10 @@ from proxy.upstream.wire import ResponseReader, WireError
 
 READ_BYTES = 32 * 1024
 """How much one call may read. uvloop would read 256,000 bytes into objects of their own, which costs no
-less (measured: the same within 5 %); with what may wait (see ``exchange``) this bounds what a client that does not read makes us hold."""
+less (measured: the same within 5 %); with what may wait (see ``body``) this bounds what a client that
+does not read makes us hold."""
+
+_CUT = "the connection was cut before its response was complete"
 
 
 class Home(Protocol):
@@ -58,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         "_read_paused",
         "_scratch",
         "_time",
+        "_tls",
         "cause",
         "closed",
         "reader",
@@ -73,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._read_paused = False
         self._poll = select.poll()
+        self._tls: ssl.SSLObject | None = None
         self.reader = ResponseReader()
         self.transport: asyncio.Transport
         self.used = 0
@@ -115,16 +121,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> None:
         """The other side says no more; then neither do we (the loop closes the socket)."""
-        exchange = self._exchange
-        if exchange is not None:
-            try:
-                self.reader.feed_eof()
-            except WireError as exc:
-                exchange.broken(self, _protocol_error(exc))
-            except BaseException as exc:  # noqa: BLE001 - see above
-                exchange.fail(exc)
-            else:
-                exchange.heard(self)
+        if self._exchange is not None:
+            self._end(None)
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,7 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self.cause = self.cause or exc
         if self._exchange is not None:
-            self._exchange.broken(self, _broken(exc, writing=not self._exchange.sent))
+            # Over TLS, uvloop calls this and nothing else where only the connection has ended.
+            self._end(_broken(exc, writing=not self._exchange.sent) if exc else None)
         self._home.gone(self)
 
     def pause_writing(self) -> None:
@@ -146,6 +145,42 @@ class Connection(asyncio.BufferedProtocol):
         self.write_blocked = False
         if self._exchange is not None:
             self._exchange.unblocked()
+
+    def _end(self, error: httpx.TransportError | None) -> None:
+        """Nothing more comes in: because of the error, or because that was all."""
+        is_whole = error is None if self._tls is None else self._read_rest(self._tls)
+        exchange = self._exchange
+        if exchange is None:
+            return  # what was left has completed the answer, or was none
+        if not is_whole:
+            exchange.broken(self, error or httpx.RemoteProtocolError(_CUT))
+            return
+        try:
+            self.reader.feed_eof()
+        except WireError as exc:
+            exchange.broken(self, _protocol_error(exc))
+        else:
+            exchange.heard(self)
+
+    def _read_rest(self, tls: ssl.SSLObject) -> bool:
+        """Takes what the loop leaves behind when a connection ends under TLS.
+
+        Neither loop reads more than one buffer of what has come with the end. It is bounded by what
+        they hold encrypted.
+
+        Returns:
+            Whether the other side has said within TLS that this is all. Anybody can end a TCP
+            connection, and one of the loops does not tell the two apart.
+        """
+        while self._exchange is not None:
+            try:
+                size = tls.read(len(self._scratch), self._scratch)
+            except ssl.SSLError:
+                return False
+            if not size:
+                return True
+            self.buffer_updated(cast("int", size))
+        return True
 
     # What an exchange calls
 
@@ -199,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
     def encrypted(self, transport: asyncio.Transport) -> None:
         """This is the transport from now on; the one that it had is under it."""
         self.transport = transport
+        self._tls = transport.get_extra_info("ssl_object")
 
 
 def _nobody(_: bytes) -> None:
