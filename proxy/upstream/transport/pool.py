@@ -27,7 +27,7 @@ class Pool:
     @property
     def busy(self) -> list[Connection]:
         """Those that are open and do not wait."""
-        return [connection for connection in self._open if connection not in self.idle]
+        return [each for each in self._open if not each.closed and each not in self.idle]
 
     @property
     def closed(self) -> bool:
