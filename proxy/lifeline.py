@@ -17,6 +17,8 @@ from starlette.types import Receive
 from proxy.errors import ClientDisconnected, ProxyError, Refusal
 from proxy.pipe import Client
 
+_LEAST_SECONDS = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -94,11 +96,47 @@ class TaskScope:
         return not others and exc_type is asyncio.CancelledError
 
 
+class _Alarm:
+    """Looks at every request as soon as the earliest of their deadlines is over.
+
+    One timer for all of them: hardly any deadline is ever reached, and each request would set two
+    timers of its own and cancel them again.
+    """
+
+    __slots__ = ("_due", "_live", "_loop", "_timer")
+
+    def __init__(self, live: set["Lifeline"]) -> None:
+        self._live = live
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = inf
+
+    def set(self, due: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Has it look at `due`, if it does not look earlier anyway."""
+        if due >= self._due and loop is self._loop:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop, self._due = loop, due
+        self._timer = loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        loop, self._timer, self._due = self._loop, None, inf
+        if loop is None:
+            return
+        now = loop.time()
+        due = min((lifeline.look(now) for lifeline in tuple(self._live)), default=inf)
+        if due < inf:
+            # However many deadlines lie close together, not all requests are looked at for each.
+            self.set(max(due, now + _LEAST_SECONDS), loop)
+
+
 class Lifelines:
     """Every request that is being served."""
 
     def __init__(self) -> None:
         self._live: set[Lifeline] = set()
+        self._alarm = _Alarm(self._live)
 
     @property
     def in_flight(self) -> int:
@@ -112,7 +150,7 @@ class Lifelines:
             total: How long it may take.
             scope: How it is ended; None cancels its task.
         """
-        return Lifeline(self._live, total, scope or TaskScope())
+        return Lifeline(self._live, self._alarm, total, scope or TaskScope())
 
     def end_all(self, error: Callable[[], ProxyError]) -> None:
         """Ends every request, each with an error of its own."""
@@ -127,17 +165,20 @@ class Lifeline:
         ProxyError: What ended the block, if something did before it was done.
     """
 
-    def __init__(self, live: set["Lifeline"], total: Deadline, scope: Scope) -> None:
+    __slots__ = (
+        "_alarm", "_error", "_live", "_loop", "_phase", "_phase_due", "_scope", "_total", "_total_due",
+        "_watcher",
+    )  # fmt: skip
+
+    def __init__(self, live: set["Lifeline"], alarm: _Alarm, total: Deadline, scope: Scope) -> None:
         self._live = live
+        self._alarm = alarm
         self._loop = asyncio.get_running_loop()
         self._scope = scope
         self._error: ProxyError | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = inf
-        self._total = total
+        self._total = self._phase = total
         self._total_due = self._loop.time() + total.seconds
-        self._phase = total
         self._phase_due = inf
 
     def end(self, error: ProxyError) -> None:
@@ -155,13 +196,13 @@ class Lifeline:
             self._phase_due = inf
         else:
             self._phase = phase
-            self.progress()
-            self._arm(self._phase_due)
+            self._phase_due = due = self._loop.time() + phase.seconds
+            self._alarm.set(due, self._loop)
 
     def progress(self) -> None:
         """Something happened: the phase's deadline counts from now.
 
-        Called for each chunk, so that it only notes the time: the timer looks when it fires.
+        Called for each chunk, so that it only notes the time: the alarm looks when it goes off.
         """
         self._phase_due = self._loop.time() + self._phase.seconds
 
@@ -189,27 +230,22 @@ class Lifeline:
             error = refusal  # a body where none is read, and a broken one
         self.end(error)
 
-    def _arm(self, due: float) -> None:
-        """Has ``_look`` called at `due`, if it is not to be called earlier anyway."""
-        if due < self._timer_due:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer, self._timer_due = self._loop.call_at(due, self._look), due
-
-    def _look(self) -> None:
-        self._timer, self._timer_due = None, inf
-        now = self._loop.time()
+    def look(self, now: float) -> float:
+        """Ends the request if a deadline is over; says when the next one is, or ``inf``."""
+        if self._error is not None:
+            return inf
         if now >= self._total_due:
             self.end(self._total.error())
-        elif now >= self._phase_due:
+            return inf
+        if now >= self._phase_due:
             self.end(self._phase.error())
-        else:
-            self._arm(min(self._total_due, self._phase_due))
+            return inf
+        return min(self._total_due, self._phase_due)
 
     def __enter__(self) -> Self:
         self._scope.__enter__()
         self._live.add(self)
-        self._arm(self._total_due)
+        self._alarm.set(self._total_due, self._loop)
         return self
 
     def __exit__(
@@ -219,8 +255,6 @@ class Lifeline:
         traceback: TracebackType | None,
     ) -> bool:
         self._live.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
         ours = bool(self._scope.__exit__(exc_type, exc, traceback))

@@ -286,3 +286,39 @@ async def test_the_next_phase_has_its_own() -> None:
 
     with pytest.raises(RequestTimeout):
         await live(block)
+
+
+async def test_each_of_many_has_its_own_deadlines() -> None:
+    """One timer looks at all of them: at the earliest first, whoever came first."""
+    lifelines, ended = Lifelines(), list[str]()
+
+    async def serve(name: str, total: float, phase: float | None = None) -> None:
+        deadline = None if phase is None else Deadline(phase, lambda: RequestTimeout("slow"))
+        try:
+            with lifelines.hold(Deadline(total, lambda: UpstreamTimeout("total"))) as lifeline:
+                lifeline.expect(deadline)
+                await forever()
+        except (UpstreamTimeout, RequestTimeout):
+            ended.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        idle = group.create_task(serve("never", 3600.0))
+        await asyncio.gather(
+            serve("third", 0.09), serve("second", 3600.0, 0.06), serve("first", 0.03)
+        )
+        assert lifelines.in_flight == 1
+        idle.cancel()
+    assert ended == ["first", "second", "third"]
+
+
+def test_a_deadline_comes_on_another_loop_too() -> None:
+    """What one loop was asked for it does not do once it has ended."""
+    lifelines = Lifelines()
+
+    async def serve(total: Deadline) -> None:
+        with lifelines.hold(total):
+            await (forever() if total is SHORT else asyncio.sleep(0))
+
+    asyncio.run(serve(Deadline(0.01, lambda: UpstreamTimeout("gone"))))
+    with pytest.raises(UpstreamTimeout, match="phase"):
+        asyncio.run(asyncio.wait_for(serve(SHORT), 5))
