@@ -103,6 +103,11 @@ class Answer:
             self._keep_alive.start()
         return self._keep_alive.write
 
+    @property
+    def can_be_pushed(self) -> bool:
+        """Whether ``open`` is worth a try: nothing can be pushed into a body of announced length."""
+        return self._client is not None and self._announced is None
+
     async def open(self, flow: Flow) -> Sink | None:
         """Where the body can be pushed from now on, instead of being written; None if nowhere.
 

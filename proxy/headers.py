@@ -89,13 +89,20 @@ def to_upstream(
         fields.append((b"authorization", b"Bearer " + api_key))
     if content_length is not None:
         fields.append((b"content-length", str(content_length).encode()))
-    named = _named_by_connection(headers)
-    for raw_name, value in headers:
-        name = raw_name.lower()
-        if name in named:
+    ours = len(fields)
+    named: set[bytes] = set()
+    for field in headers:
+        name = field[0]
+        if name in _TO_UPSTREAM:
+            fields.append(field)
             continue
+        name = name.lower()
         if name in _TO_UPSTREAM or name.startswith(_TO_UPSTREAM_PREFIX):
-            fields.append((name, value))
+            fields.append((name, field[1]))
+        elif name == b"connection":
+            named |= _tokens(field[1])
+    if named:
+        fields[ours:] = [field for field in fields[ours:] if field[0] not in named]
     return fields
 
 
@@ -107,21 +114,27 @@ def to_client(headers: RawHeaders, *, extra: frozenset[bytes]) -> list[tuple[byt
         extra: More names to relay, lowercase (``PROXY_RESPONSE_HEADERS``). Those that are not
             ``may_be_relayed`` stay behind all the same.
     """
-    received = [(name.lower(), value) for name, value in headers]
-    names = [name for name, _ in received]
-    stays: set[bytes] = _named_by_connection(received) if b"connection" in names else set()
-    if b"transfer-encoding" in names or names.count(b"content-length") > 1:
+    fields: list[tuple[bytes, bytes]] = []
+    first: dict[bytes, bytes] = {}
+    again: set[bytes] = set()
+    for raw_name, value in headers:
+        name = raw_name.lower()
+        if name in first:
+            again.add(name)
+        else:
+            first[name] = value
+        if name in _TO_CLIENT or _may_cross(name, extra):
+            fields.append((name, value))
+    stays = _named_by_connection(headers) if b"connection" in first else set()
+    if b"transfer-encoding" in first or b"content-length" in again:
         # RFC 9112 §6.3: it is not the one statement of the body's length, and must not be sent on.
         stays.add(b"content-length")
-    if names.count(b"content-type") > 1:
-        received = list(_once(received))
-    if event_stream := is_event_stream(received):
+    if b"content-type" in again:
+        fields = list(_once(fields))
+    if event_stream := _is_event_stream(first.get(b"content-type", b"")):
         stays.add(b"cache-control")
-    fields = [
-        (name, value)
-        for name, value in received
-        if name not in stays and (name in _TO_CLIENT or _may_cross(name, extra))
-    ]
+    if stays:
+        fields = [field for field in fields if field[0] not in stays]
     if event_stream:
         # Or a reverse proxy in front of us (nginx, cloudflared) collects events before it sends them.
         fields += _EVENT_STREAM_FIELDS
@@ -137,8 +150,12 @@ def is_event_stream(headers: RawHeaders) -> bool:
     """Whether the body is server-sent events, whatever parameters its type has."""
     for name, value in headers:
         if name.lower() == b"content-type":
-            return value.partition(b";")[0].strip().lower() == b"text/event-stream"
+            return _is_event_stream(value)
     return False
+
+
+def _is_event_stream(kind: bytes) -> bool:
+    return kind.partition(b";")[0].strip().lower() == b"text/event-stream"
 
 
 def _may_cross(name: bytes, extra: frozenset[bytes]) -> bool:
@@ -146,13 +163,17 @@ def _may_cross(name: bytes, extra: frozenset[bytes]) -> bool:
 
 
 def _named_by_connection(headers: RawHeaders) -> set[bytes]:
-    """The fields that ``Connection`` declares to be for this hop only (RFC 9110 §7.6.1)."""
     return {
-        token.strip().lower()
+        token
         for name, value in headers
         if name.lower() == b"connection"
-        for token in value.split(b",")
+        for token in _tokens(value)
     }
+
+
+def _tokens(connection: bytes) -> set[bytes]:
+    """The fields that ``Connection`` declares to be for this hop only (RFC 9110 §7.6.1)."""
+    return {token.strip().lower() for token in connection.split(b",")}
 
 
 def _once(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -20,7 +20,7 @@ from proxy.answer import Answer, Write
 from proxy.context import RequestContext
 from proxy.errors import RawHeaders, UpstreamError
 from proxy.lifeline import Deadline, Lifeline
-from proxy.pipe import PIPE, Client, Flow
+from proxy.pipe import PIPE, Client, Flow, Pipe
 from proxy.pump import Body
 from proxy.telemetry.usage import UsageMeter
 from proxy.upstream.heads import announced_length, check_head
@@ -78,17 +78,21 @@ class Relay:
         """
         try:
             await answer.settle()
-            events = _is_events(response)
+            status, fields = response.status_code, response.headers.raw
+            events = status == HTTPStatus.OK and headers.is_event_stream(fields)
             if meter is not None:
-                meter.begin(response.status_code, events=events)
-            body = self._body(response, self.max_response_bytes, meter)
+                meter.begin(status, events=events)
+            body = self._body(status, fields, self.max_response_bytes, meter)
             if answer.committed and not events:
                 raise await self._complaint(response, lifeline)
-            write = await self._begin(response, body, answer, events=events)
+            write = await self._begin(status, fields, body, answer, events=events)
             # A transport that can push keeps the time of each chunk, which nobody else sees.
-            pipe, flow = response.extensions.get(PIPE), Flow()
-            sink = await answer.open(flow) if pipe is not None else None
-            if pipe is not None and sink is not None:
+            pipe: Pipe | None = response.extensions.get(PIPE)
+            flow = sink = None
+            if pipe is not None and answer.can_be_pushed:
+                flow = Flow()
+                sink = await answer.open(flow)
+            if pipe is not None and flow is not None and sink is not None:
                 await body.push(pipe, flow, sink)
             else:
                 await body.pull(response, write, lifeline)
@@ -98,9 +102,9 @@ class Relay:
         await answer.finish()
 
     async def _begin(
-        self, response: httpx.Response, body: Body, answer: Answer, *, events: bool
+        self, status: int, received: RawHeaders, body: Body, answer: Answer, *, events: bool
     ) -> Write:
-        fields = headers.to_client(response.headers.raw, extra=self.response_headers)
+        fields = headers.to_client(received, extra=self.response_headers)
         announced, meter = body.announced, body.meter
         if announced is not None and meter is not None and meter.takes_out:
             # What is taken out was announced with the rest.
@@ -109,7 +113,6 @@ class Relay:
         # Nothing of ours fits into a body whose length the upstream has announced.
         if events and (announced is None or answer.committed):
             return await answer.begin_events(fields)
-        status = response.status_code
         return await answer.begin(
             status, fields, 0 if status == HTTPStatus.NO_CONTENT else announced
         )
@@ -139,17 +142,18 @@ class Relay:
             chunks.append(chunk)
 
         try:
-            await self._body(response, max_bytes).pull(response, keep, lifeline)
+            body = self._body(response.status_code, response.headers.raw, max_bytes)
+            await body.pull(response, keep, lifeline)
         finally:
             await _close(response)
         return b"".join(chunks)
 
     def _body(
-        self, response: httpx.Response, max_bytes: int, meter: UsageMeter | None = None
+        self, status: int, fields: RawHeaders, max_bytes: int, meter: UsageMeter | None = None
     ) -> Body:
         """What is known of the body of an answer whose head is in order."""
-        check_head(response.status_code, response.headers.raw)
-        body = Body(announced_length(response.headers.raw), max_bytes, self.idle, meter)
+        check_head(status, fields)
+        body = Body(announced_length(fields), max_bytes, self.idle, meter)
         if body.announced is not None and body.announced > max_bytes:
             raise body.too_long()
         return body
@@ -173,13 +177,10 @@ def _told(body: bytes) -> dict[str, object] | None:
     return error if message and isinstance(message, str) else None
 
 
-def _is_events(response: httpx.Response) -> bool:
-    return response.status_code == HTTPStatus.OK and headers.is_event_stream(response.headers.raw)
-
-
 async def _close(response: httpx.Response) -> None:
     if PIPE in response.extensions:
-        await response.aclose()  # ours closes at once, and waits for nothing
+        # Ours closes at once, and waits for nothing. By itself: httpx puts a context around it.
+        await response.stream.aclose()  # type: ignore[union-attr] # a transport's is async
         return
     # Shielded: it is often a request that is being ended which comes by here, and a connection
     # half closed is one that the pool never gets back.
