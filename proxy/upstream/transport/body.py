@@ -159,7 +159,8 @@ class Body(httpx.AsyncByteStream):
             self.wake()
 
     def _drop(self) -> None:
-        self.fail(httpx.ReadError("the answer was closed before it was complete"))
+        if self._line is not None:
+            self.fail(httpx.ReadError("the answer was closed before it was complete"))
 
     def _let_go(self) -> None:
         """The connection is not this answer's any more."""
@@ -170,10 +171,7 @@ class Body(httpx.AsyncByteStream):
         if self._failure is not None:
             raise self._failure
 
-    async def _news(self) -> None:
-        """Returns when something has happened."""
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _news(self) -> asyncio.Future[None]:
+        """Is over when something has happened."""
+        waiter = self._waiter = self._loop.create_future()
+        return waiter

@@ -7,6 +7,7 @@ before the callback returns; what comes when nobody has asked ends the connectio
 import asyncio
 import select
 import ssl
+from math import inf
 from typing import Protocol, cast
 
 import httpx
@@ -56,12 +57,15 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_due",
         "_exchange",
         "_home",
+        "_loop",
         "_poll",
         "_read_paused",
         "_scratch",
         "_time",
+        "_timer",
         "_tls",
         "cause",
         "closed",
@@ -73,7 +77,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, home: Home, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
         self._home = home
+        self._loop = loop
         self._time = loop.time
+        # Stays from one exchange to the next, of which most are over long before it fires.
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = inf
         self._scratch = scratch
         self._exchange: Exchange | None = None
         self._read_paused = False
@@ -132,13 +140,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._exchange is not None:
             # Over TLS, uvloop calls this and nothing else where only the connection has ended.
             self._end(_broken(exc, writing=not self._exchange.sent) if exc else None)
+        self._watch_no_more()
         self._home.gone(self)
 
     def pause_writing(self) -> None:
         """The other side does not keep up."""
         self.write_blocked = True
         if self._exchange is not None:
-            self._exchange.blocked(self._time())
+            self._exchange.blocked(self, self._time())
 
     def resume_writing(self) -> None:
         """It has caught up."""
@@ -182,12 +191,29 @@ class Connection(asyncio.BufferedProtocol):
             self.buffer_updated(cast("int", size))
         return True
 
+    def _look(self) -> None:
+        self._timer, self._due = None, inf
+        if self._exchange is not None:
+            self._exchange.look(self, self._time())
+
+    def _watch_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._due = None, inf
+
     # What an exchange calls
 
     def begin(self, exchange: Exchange) -> None:
         """From now on what is heard is this exchange's."""
         self.used += 1
         self._exchange = exchange
+
+    def watch(self, due: float) -> None:
+        """Has the exchange look at the time then, or earlier."""
+        if due < self._due and not self.closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._due = self._loop.call_at(due, self._look), due
 
     def release(self) -> None:
         """The answer is complete: the next request may have the connection, if it is in order."""
@@ -208,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
         exchange, self._exchange = self._exchange, None
         if not self.closed:
             self.closed = True
+            self._watch_no_more()
             self._home.lost(self)
             self.transport.abort()
         if exchange is not None:

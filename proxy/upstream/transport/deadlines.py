@@ -6,7 +6,7 @@ from math import inf
 from typing import Self
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds for each phase; infinity for as long as it takes.
 
@@ -40,3 +40,22 @@ class Limits:
 
 def _or(seconds: float | None, otherwise: float) -> float:
     return otherwise if seconds is None else seconds
+
+
+class LastLimits:
+    """``Limits.of``, worked out again only where the extension says something else than last time.
+
+    One program asks with the same timeouts all the time.
+    """
+
+    __slots__ = ("_extension", "_limits")
+
+    def __init__(self) -> None:
+        self._extension: dict[str, float | None] = {}
+        self._limits = Limits()
+
+    def of(self, extension: Mapping[str, float | None]) -> Limits:
+        """What the extension says. It may be changed afterwards: it is compared, and copied."""
+        if extension != self._extension:
+            self._extension, self._limits = dict(extension), Limits.of(extension)
+        return self._limits

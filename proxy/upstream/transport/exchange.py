@@ -8,7 +8,7 @@ import httpx
 
 from proxy.upstream.transport import body
 from proxy.upstream.transport.request import Question
-from proxy.upstream.wire import Head
+from proxy.upstream.wire import Head, ResponseReader
 
 _JOINED_BYTES = 64 * 1024
 """How long a body is sent with its head, in one call of the system: copied is cheaper than twice."""
@@ -27,11 +27,15 @@ class Line(body.Line, Protocol):
     def begin(self, exchange: "Exchange") -> None:
         """What is heard from now on is this exchange's."""
 
+    def watch(self, due: float) -> None:
+        """Has ``look`` of the exchange called by then, if it has not called ``release``."""
+
 
 class Exchange(body.Body):
     """One request, and the body of its answer.
 
-    One timer bounds it: it looks at the time of the last byte when it fires, so that no byte moves it.
+    One timer bounds it, its connection's: when that fires, it is looked at when the last byte came, so
+    that no byte moves it.
 
     Args:
         loop: That of the connections.
@@ -49,10 +53,8 @@ class Exchange(body.Body):
     __slots__ = (
         "_asked_at",
         "_blocked_at",
-        "_due",
         "_question",
         "_started",
-        "_timer",
         "head",
         "heard_at",
         "sent",
@@ -63,8 +65,7 @@ class Exchange(body.Body):
         super().__init__(loop)
         self._question = question
         self._started = self._asked_at = self.heard_at = started
-        self._blocked_at = self._due = inf
-        self._timer: asyncio.TimerHandle | None = None
+        self._blocked_at = inf
         self.head: Head | None = None
         self.sent = False
         self.stale = False
@@ -79,13 +80,17 @@ class Exchange(body.Body):
         self._line, self._failure, self.sent, self.stale = line, None, False, False
         self._blocked_at = inf
         line.begin(self)
-        line.reader.begin(question.method, self._keep, question.max_head_bytes)
         try:
+            self._expect(line.reader)
             self._asked_at = self._loop.time()
-            self._arm()
+            line.watch(self._earliest())
             if question.on_sent is not None:
                 question.on_sent()
-            await self._send(line)
+            if len(question.body) <= _JOINED_BYTES:
+                line.transport.write(question.head + question.body)
+                self.sent = True
+            else:
+                self.sent = await self._send_in_pieces(line)
             while self.head is None:
                 self._check()
                 await self._news()
@@ -104,7 +109,7 @@ class Exchange(body.Body):
                 return
             self._question.body = b""  # it is not sent again; a long answer need not hold it
             if not line.reader.complete:
-                self._arm()
+                line.watch(self._earliest())
             self.wake()
         self._came(line)
 
@@ -113,10 +118,20 @@ class Exchange(body.Body):
         self.stale = line.used > 1 and not line.reader.heard
         self.fail(error)
 
-    def blocked(self, now: float) -> None:
+    def blocked(self, line: Line, now: float) -> None:
         """The other side takes no more of the request."""
         self._blocked_at = now
-        self._arm()
+        line.watch(self._earliest())
+
+    def look(self, line: Line, now: float) -> None:
+        """Whether it is too late for something."""
+        due = self._earliest()
+        if now < due:
+            line.watch(due)
+        elif now >= self._blocked_at + self._question.limits.write:
+            self.fail(httpx.WriteTimeout("the upstream does not read the request"))
+        else:
+            self.fail(httpx.ReadTimeout("the upstream said nothing in time"))
 
     def unblocked(self) -> None:
         """It does again."""
@@ -125,19 +140,22 @@ class Exchange(body.Body):
 
     # Sending
 
-    async def _send(self, line: Line) -> None:
-        """Hands the request to the socket, as fast as it takes it, or until there is an answer."""
-        head, content = self._question.head, self._question.body
-        if len(content) <= _JOINED_BYTES:
-            line.transport.write(head + content)
-        else:
-            line.transport.write(head)
-            pieces = memoryview(content)
-            for begin in range(0, len(content), _PIECE_BYTES):
-                if not await self._has_room(line):
-                    return
-                line.transport.write(pieces[begin : begin + _PIECE_BYTES])
-        self.sent = True
+    def _expect(self, reader: ResponseReader) -> None:
+        question = self._question
+        try:
+            reader.begin(question.method, self._keep, question.max_head_bytes)
+        except ValueError as exc:
+            raise httpx.LocalProtocolError(str(exc)) from exc
+
+    async def _send_in_pieces(self, line: Line) -> bool:
+        """As fast as the socket takes them. False: not all, for the answer is here."""
+        line.transport.write(self._question.head)
+        pieces = memoryview(self._question.body)
+        for begin in range(0, len(pieces), _PIECE_BYTES):
+            if not await self._has_room(line):
+                return False
+            line.transport.write(pieces[begin : begin + _PIECE_BYTES])
+        return True
 
     async def _has_room(self, line: Line) -> bool:
         """Waits until the socket takes more. False: more is not to be sent, the answer is here."""
@@ -149,12 +167,6 @@ class Exchange(body.Body):
 
     # Deadlines
 
-    def _let_go(self) -> None:
-        super()._let_go()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer, self._due = None, inf
-
     def _earliest(self) -> float:
         """When it is too late, if nothing happens until then."""
         limits = self._question.limits
@@ -163,21 +175,3 @@ class Exchange(body.Body):
         else:
             phase = self.heard_at + limits.idle
         return min(phase, self._started + limits.total, self._blocked_at + limits.write)
-
-    def _arm(self) -> None:
-        """Has ``_look`` called in time, if it is not called earlier anyway."""
-        due = self._earliest()
-        if due < self._due:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer, self._due = self._loop.call_at(due, self._look), due
-
-    def _look(self) -> None:
-        self._timer, self._due = None, inf
-        now = self._loop.time()
-        if now < self._earliest():
-            self._arm()
-        elif now >= self._blocked_at + self._question.limits.write:
-            self.fail(httpx.WriteTimeout("the upstream does not read the request"))
-        else:
-            self.fail(httpx.ReadTimeout("the upstream said nothing in time"))

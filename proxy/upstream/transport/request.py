@@ -17,6 +17,8 @@ ON_SENT = "bulwark.on_sent"
 """The extension of a request whose value is called each time that it is handed to a socket: from then
 on the engine may be working on it."""
 
+RawFields = list[tuple[bytes, bytes]]
+
 
 @dataclass(slots=True)
 class Question:
@@ -37,30 +39,34 @@ class Question:
     max_head_bytes: int | None
 
 
-async def question(request: httpx.Request) -> Question:
-    """What a request asks.
+async def whole(request: httpx.Request) -> tuple[RawFields, bytes]:
+    """The fields and the body of a request whose body is made while it is sent.
+
+    That is nobody's here: it goes with its length.
+    """
+    stream = cast("httpx.AsyncByteStream", request.stream)
+    fields = [item for item in request.headers.raw if item[0].lower() != b"transfer-encoding"]
+    return fields, b"".join([piece async for piece in stream])
+
+
+def question(request: httpx.Request, fields: RawFields, body: bytes, limits: Limits) -> Question:
+    """What a request asks, with these fields and this body.
 
     Raises:
-        httpx.LocalProtocolError: It cannot be written down so that it can be read in one way only.
+        httpx.LocalProtocolError: It cannot be written down so that it can be read in one way only,
+            or there is no HTTP behind it.
     """
     extensions = request.extensions
     method = request.method.encode("ascii", "replace")
-    fields = request.headers.raw
     target = extensions.get("target")
     if target is None:
         target = request.url.raw_path
-    stream = request.stream
-    if isinstance(stream, httpx.ByteStream):
-        body = b"".join(stream)
-    else:
-        # A body that is made while it is sent is nobody's here: it goes with its length.
-        body = b"".join([piece async for piece in cast("httpx.AsyncByteStream", stream)])
-        fields = [item for item in fields if item[0].lower() != b"transfer-encoding"]
+    if method == b"CONNECT":
+        raise httpx.LocalProtocolError("there is no answer to read behind CONNECT")
     try:
         head = serialise(method, target, fields, len(body))
     except ValueError as exc:
         raise httpx.LocalProtocolError(str(exc)) from exc
-    limits = Limits.of(extensions.get("timeout", {}))
     return Question(
         method, head, body, limits, extensions.get(ON_SENT), extensions.get(MAX_HEAD_BYTES)
     )

@@ -8,9 +8,10 @@ import httpx
 from proxy.pipe import PIPE
 from proxy.upstream.transport.connecting import Connector
 from proxy.upstream.transport.connection import Connection
+from proxy.upstream.transport.deadlines import LastLimits
 from proxy.upstream.transport.exchange import Exchange
 from proxy.upstream.transport.pool import Pool
-from proxy.upstream.transport.request import Question, question
+from proxy.upstream.transport.request import Question, question, whole
 from proxy.upstream.wire import Head
 
 
@@ -27,6 +28,7 @@ class Transport(httpx.AsyncBaseTransport):
     def __init__(self, pool: Pool, connector: Connector) -> None:
         self.pool = pool
         self._connector = connector
+        self._limits = LastLimits()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Returns when the head of the answer is there.
@@ -34,7 +36,13 @@ class Transport(httpx.AsyncBaseTransport):
         Raises:
             httpx.TransportError: There is none, and the connection is closed.
         """
-        asked = await question(request)
+        stream = request.stream
+        if isinstance(stream, httpx.ByteStream):
+            fields, body = request.headers.raw, b"".join(stream)
+        else:
+            fields, body = await whole(request)
+        limits = self._limits.of(request.extensions.get("timeout", {}))
+        asked = question(request, fields, body, limits)
         loop = asyncio.get_running_loop()
         now = loop.time()
         exchange = Exchange(loop, asked, now)

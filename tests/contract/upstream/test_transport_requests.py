@@ -1,6 +1,8 @@
 """Requests that are not like the product's own, and deadlines before there is a connection."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import httpx
@@ -10,7 +12,7 @@ from proxy.upstream import target, transport
 from proxy.upstream.transport.transport import Transport
 from tests.harness.deaf import deaf_port
 from tests.harness.forwarding import until
-from tests.harness.upstream import Upstream, response
+from tests.harness.upstream import End, Upstream, response
 
 
 @pytest.fixture
@@ -62,6 +64,30 @@ async def test_what_could_be_read_in_two_ways_is_not_sent(
     with pytest.raises(httpx.LocalProtocolError):
         await asked.handle_async_request(request)
     assert upstream.connections == []
+
+
+async def test_behind_connect_there_is_no_answer(asked: Transport, upstream: Upstream) -> None:
+    """It is refused as any other request that is not HTTP's to answer, and nothing is opened."""
+    request = httpx.Request("connect", "http://x", headers=[(b"host", b"x")])
+    with pytest.raises(httpx.LocalProtocolError):
+        await asked.handle_async_request(request)
+    assert upstream.connections == []
+
+
+async def test_timeouts_that_change(asked: Transport, upstream: Upstream) -> None:
+    """Each request has its own, also where the object that says them is the same."""
+    upstream.reply = [End.SILENCE]
+    seconds: dict[str, float | None] = {"first_byte": 0.05}
+    request = httpx.Request("GET", "http://x", extensions={"timeout": seconds})
+    with pytest.raises(httpx.ReadTimeout):
+        await asked.handle_async_request(request)
+    seconds["first_byte"] = None
+    task = asyncio.create_task(asked.handle_async_request(request))
+    await upstream.request(1)
+    assert asked.pool.busy[0]._due == inf, "nothing bounds it"
+    await asked.aclose()
+    with pytest.raises(httpx.ReadError):
+        await task
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,14 @@ class Closing(asyncio.Protocol):
 
 
 async def test_a_server_that_closes_at_the_wrong_moment() -> None:
-    """Ten thousand requests, thousands of which cross the close of their connection: no error."""
-    seen = Seen()
+    """Ten thousand requests, many of which cross the close of their connection: no error."""
+    seen, sent = Seen(), 0
+
+    def on_sent() -> None:
+        nonlocal sent
+        sent += 1
+
+    extension: dict[str, Any] = {"bulwark.on_sent": on_sent}
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Closing(seen), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -110,11 +116,14 @@ async def test_a_server_that_closes_at_the_wrong_moment() -> None:
 
         async def some(count: int) -> None:
             for _ in range(count):
-                assert await ask(made) == b"ok"
+                assert await ask(made, b"{}", **extension) == b"ok"
 
         await asyncio.gather(*(some(REQUESTS // 4) for _ in range(4)))
-        assert seen.accepted > 1000
     server.close()
+    assert seen.accepted > 1000
+    # Handed to a socket once more than there are of them: what was asked again.
+    assert sent > REQUESTS
+    assert seen.asked == REQUESTS, "an answered request was asked twice, or one was never asked"
 
 
 async def cancelled_after(steps: int, work: Callable[[], object], *, scoped: bool) -> bool:
@@ -260,3 +269,26 @@ async def test_idle_connections_are_closed_in_time(asked: Transport, upstream: U
     late = now + transport.KEEPALIVE_EXPIRY_SECONDS
     assert asked.pool.take(late + 1) is None
     await upstream.all_closed()
+
+
+async def test_time_runs_out_for_the_request_that_it_is_of(
+    asked: Transport, upstream: Upstream
+) -> None:
+    """Connections keep their timer: what an earlier request has set ends no later one, nor delays it."""
+    upstream.script.extend([[response(b"1")], [response(b"2")], [End.SILENCE]])
+    assert await ask(asked, timeout={"first_byte": 60.0}) == b"1"
+    assert await ask(asked, timeout={"first_byte": 0.05, "idle": 0.05}) == b"2"
+    gate = asyncio.Event()
+    upstream.script[0] = [SSE_HEAD, gate, event("a"), LAST_CHUNK]
+    task = asyncio.create_task(ask(asked, timeout={"first_byte": 60.0, "idle": 60.0}))
+    await upstream.request(2)
+    loop = asyncio.get_running_loop()
+    fired = loop.create_future()
+    loop.call_later(0.1, fired.set_result, None)
+    await fired
+    gate.set()
+    assert await task == b"data: a\n\n"
+    upstream.script.append([End.SILENCE])
+    with pytest.raises(httpx.ReadTimeout):
+        await ask(asked, timeout={"first_byte": 0.05})
+    assert [each.connection for each in upstream.requests] == [0] * 4
