@@ -47,7 +47,8 @@ class Answer:
         self._client = client
         self._is_open = False
         self._own = own
-        self._keep_alive = KeepAlive(send, keep_alive_seconds)
+        self._keep_alive_seconds = keep_alive_seconds
+        self._keep_alive: KeepAlive | None = None  # of an event stream
         self._patience: asyncio.TimerHandle | None = None
         self._commitment: asyncio.Task[None] | None = None
         self._start: Message = {}
@@ -62,12 +63,10 @@ class Answer:
 
     def commit_after(self, seconds: float) -> None:
         """Commits the answer in `seconds`, unless it is settled by then."""
-        loop = asyncio.get_running_loop()
+        self._patience = asyncio.get_running_loop().call_later(seconds, self._begin_commitment)
 
-        def commit() -> None:
-            self._commitment = loop.create_task(self._commit())
-
-        self._patience = loop.call_later(seconds, commit)
+    def _begin_commitment(self) -> None:
+        self._commitment = asyncio.create_task(self._commit())
 
     async def settle(self) -> None:
         """From here on ``committed`` is what it will be: the upstream's head is known."""
@@ -100,8 +99,9 @@ class Answer:
             self._context.committed = False
         else:
             await self.begin(200, fields, None)
+            self._keep_alive = KeepAlive(self._send, self._keep_alive_seconds)
             self._keep_alive.start()
-        return self._keep_alive.write
+        return self._keep_alive.write if self._keep_alive is not None else self._write
 
     @property
     def can_be_pushed(self) -> bool:
@@ -116,12 +116,14 @@ class Answer:
         """
         if self._client is None or self._announced is not None:
             return None
-        await self._keep_alive.settle()
+        keep_alive = self._keep_alive
+        if keep_alive is not None:
+            await keep_alive.settle()
         sink = self._client.open(flow)
         if sink is None:
             return None
         self._is_open = True
-        return self._keep_alive.through(sink, flow)
+        return sink if keep_alive is None else keep_alive.through(sink, flow)
 
     async def finish(self) -> None:
         """Sends what is left, and the end."""
@@ -131,7 +133,8 @@ class Answer:
         await self._send({"type": "http.response.body", "body": self._last, "more_body": False})
 
     def _stop(self) -> None:
-        self._keep_alive.stop()
+        if self._keep_alive is not None:
+            self._keep_alive.stop()
         if self._is_open and self._client is not None:
             self._is_open = False
             self._client.done()
@@ -141,6 +144,7 @@ class Answer:
         # Not before: an answer whose head may not be out yet can only be broken off.
         self._context.committed = True
         # With a body, because not everything on the way passes on a head alone.
+        self._keep_alive = KeepAlive(self._send, self._keep_alive_seconds)
         await self._keep_alive.comment()
         self._keep_alive.start()
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.context import RequestContext
 from proxy.endpoints import Endpoint
-from proxy.errors import Dialect, RawHeaders, Reason
+from proxy.errors import Dialect, RawHeaders, Reason, Refusal
 from proxy.keepalive import COMMENT, IS_COMMENT
 from proxy.middleware.clients import ClientAddress
 from proxy.pipe import CLIENT, Client, Flow, Sink
@@ -20,6 +20,9 @@ from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics
 
 _PEER = ClientAddress()
+
+# No browser may read an engine's output as anything but what it is called.
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 
 def _fresh_id() -> str:
@@ -72,10 +75,12 @@ class AccessLayer:
         context.attach(scope)
         self._metrics.request_began()
         extensions = scope.get("extensions", {})
-        if (client := extensions.get(CLIENT)) is not None:
-            extensions[CLIENT] = _RecordedClient(context, client, self._clock)
+        client = extensions.get(CLIENT)
+        recorder = _Recorder(context, send, self._clock, client)
+        if client is not None:
+            extensions[CLIENT] = recorder
         try:
-            await self._app(scope, receive, _Recorder(context, send, self._clock))
+            await self._app(scope, receive, recorder.send)
         except asyncio.CancelledError:
             # Nothing else cancels a request's task than the end of the process.
             context.outcome = context.outcome or Reason.SHUTTING_DOWN
@@ -93,16 +98,31 @@ class AccessLayer:
 
 
 class _Recorder:
-    """The ``send`` of the layers inside: notes what goes out. Called for every chunk."""
+    """Notes what goes out, by ``send`` or past it; the ``pipe.Client`` of the layers inside, too.
 
-    __slots__ = ("_clock", "_context", "_send")
+    Args:
+        context: What is known of the request.
+        send: The server's.
+        clock: Monotonic seconds.
+        client: The server's; None where it offers none, and then this is none either.
+    """
 
-    def __init__(self, context: RequestContext, send: Send, clock: Callable[[], float]) -> None:
+    __slots__ = ("_client", "_clock", "_context", "_send")
+
+    def __init__(
+        self,
+        context: RequestContext,
+        send: Send,
+        clock: Callable[[], float],
+        client: Client | None = None,
+    ) -> None:
         self._context = context
         self._send = send
         self._clock = clock
+        self._client = client
 
-    async def __call__(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
+        """As the server's own. Called for every chunk that is not pushed."""
         context = self._context
         if message["type"] == "http.response.body":
             if body := message.get("body"):
@@ -118,35 +138,26 @@ class _Recorder:
             # Before it is sent: a second answer must not follow even one that could not be sent.
             context.status = message["status"]
             request_id = context.request_id.encode()
-            message["headers"] = [
+            message["headers"] = headers = [
                 *message.get("headers", ()),
                 (b"x-request-id", request_id),
-                # No browser may read an engine's output as anything but what it is called.
-                (b"x-content-type-options", b"nosniff"),
+                _NO_SNIFFING,
             ]
             if context.dialect is Dialect.ANTHROPIC:
                 # The name under which Anthropic's SDKs look for it.
-                message["headers"].append((b"request-id", request_id))
+                headers.append((b"request-id", request_id))
             if context.rate_fields:
-                _add_missing(message["headers"], context.rate_fields)
+                _add_missing(headers, context.rate_fields)
         await self._send(message)
 
-
-class _RecordedClient:
-    """The same for what is pushed past ``send``."""
-
-    __slots__ = ("_client", "_clock", "_context", "done", "on_disconnect")
-
-    def __init__(self, context: RequestContext, client: Client, clock: Callable[[], float]) -> None:
-        self._context = context
-        self._client = client
-        self._clock = clock
-        self.on_disconnect = client.on_disconnect
-        self.done = client.done
+    def on_disconnect(self, leave: Callable[[Refusal | None], None]) -> None:
+        """As the server's own."""
+        if self._client is not None:
+            self._client.on_disconnect(leave)
 
     def open(self, flow: Flow) -> Sink | None:
         """As the server's own."""
-        sink = self._client.open(flow)
+        sink = self._client.open(flow) if self._client is not None else None
         if sink is None:
             return None
         context, clock = self._context, self._clock
@@ -158,6 +169,11 @@ class _RecordedClient:
             sink(chunk)
 
         return push
+
+    def done(self) -> None:
+        """As the server's own."""
+        if self._client is not None:
+            self._client.done()
 
 
 def _add_missing(headers: list[tuple[bytes, bytes]], fields: RawHeaders) -> None:

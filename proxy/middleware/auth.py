@@ -3,6 +3,8 @@
 There is no list of exceptions here. A path that needs no key does not come by (``endpoint``).
 """
 
+from collections.abc import Awaitable
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.auth import Authenticator
@@ -22,8 +24,8 @@ class AuthLayer:
         self._authenticator = authenticator
         self._guessing = guessing
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the requests of known principals on.
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Passes the requests of known principals on; no coroutine, as ``EndpointLayer`` is none.
 
         Raises:
             MissingApiKey: 401.
@@ -43,7 +45,7 @@ class AuthLayer:
         context.account = _account(context.principal, context.client)
         if context.route_refusal is not None:
             raise context.route_refusal
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
     def _failed(self, address: str) -> None:
         """Counts a wrong key. A missing or malformed one is no guess."""

@@ -4,6 +4,8 @@ What the table says against a request waits for authentication: whoever has no k
 about which paths exist.
 """
 
+from collections.abc import Awaitable
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.context import RequestContext
@@ -24,18 +26,21 @@ class EndpointLayer:
         self._app = app
         self._table = table
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes every request on but the probe."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Passes every request on but the probe.
+
+        Nothing here waits, or looks at how a request ends: so it is no coroutine, and takes no part in
+        each turn of what it has called.
+        """
         context = RequestContext.of(scope)
         # Never ``path``: it is decoded, and /v1%2Fmodels is not /v1/models.
         raw_path: bytes = scope["raw_path"]
         if raw_path == HEALTHZ.path:
             context.endpoint = HEALTHZ
-            await _alive(context.method, send)
-            return
+            return _alive(context.method, send)
         route = self._table.match(context.method, raw_path)
         context.endpoint, context.route_refusal = route.endpoint, route.refusal
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 async def _alive(method: str, send: Send) -> None:
