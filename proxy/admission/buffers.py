@@ -80,56 +80,65 @@ class BufferBudget:
         """
         return Lease(self, account, receiving)
 
-    def _enter(self, name: str) -> list[_Account]:
-        """Everybody for whom this lease counts: the account and, of a stranger, all strangers."""
-        names = (name, _ALL_STRANGERS) if is_stranger(name) else (name,)
-        accounts = [self._accounts.setdefault(name, _Account()) for name in names]
-        for account in accounts:
-            account.leases += 1
-        return accounts
+    def _enter(self, name: str) -> _Account:
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = _Account()
+        account.leases += 1
+        return account
 
-    def _leave(self, name: str, accounts: list[_Account], size: int) -> None:
-        self._leased_bytes -= size
-        for account, known in zip(accounts, (name, _ALL_STRANGERS), strict=False):
-            account.bytes -= size
-            account.leases -= 1
-            if not account.leases:
-                del self._accounts[known]
+    def _leave(self, name: str, account: _Account, size: int) -> None:
+        account.bytes -= size
+        account.leases -= 1
+        if not account.leases:
+            del self._accounts[name]
 
-    def _take(self, accounts: list[_Account], size: int) -> None:
+    def _take(self, own: _Account, strangers: _Account | None, size: int) -> None:
         if self._leased_bytes + size > self._max_bytes:
             raise Overloaded(
                 f"This server holds as many bytes of requests as it may: {self._max_bytes:,} "
                 "(PROXY_MAX_BUFFERED_BYTES). Try again soon.",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        is_strangers = len(accounts) > 1
-        own = self._stranger_bytes if is_strangers else self._account_bytes
-        bounds = (own, self._strangers_bytes)
-        whose = ("Your requests hold", "Requests without a key hold")
-        for account, bound, who in zip(accounts, bounds, whose, strict=False):
-            if account.bytes + size > bound:
-                raise RateLimitExceeded(
-                    f"{who} as many bytes as they may together: {bound:,} of {self._max_bytes:,} "
-                    "(PROXY_MAX_BUFFERED_BYTES). Try again when some have been answered.",
-                    retry_after_seconds=RETRY_AFTER_SECONDS,
-                )
+        bound = self._account_bytes if strangers is None else self._stranger_bytes
+        if own.bytes + size > bound:
+            raise self._too_many("Your requests hold", bound)
+        if strangers is not None:
+            if strangers.bytes + size > self._strangers_bytes:
+                raise self._too_many("Requests without a key hold", self._strangers_bytes)
+            strangers.bytes += size
+        own.bytes += size
         self._leased_bytes += size
-        for account in accounts:
-            account.bytes += size
+
+    def _too_many(self, who: str, bound: int) -> RateLimitExceeded:
+        return RateLimitExceeded(
+            f"{who} as many bytes as they may together: {bound:,} of {self._max_bytes:,} "
+            "(PROXY_MAX_BUFFERED_BYTES). Try again when some have been answered.",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        )
 
 
 class Lease:
     """What one request holds. A context manager; it is nothing outside its block."""
 
-    __slots__ = ("_account", "_accounts", "_budget", "_is_receiving", "_receiving", "_size")
+    __slots__ = (
+        "_account",
+        "_budget",
+        "_is_receiving",
+        "_own",
+        "_receiving",
+        "_size",
+        "_strangers",
+    )
 
     def __init__(self, budget: BufferBudget, account: str, receiving: int | None) -> None:
         self._budget = budget
         self._account = account
         self._receiving = receiving
         self._is_receiving = False
-        self._accounts: list[_Account] = []
+        self._own: _Account
+        # Of a stranger, all of them: it counts for these, too.
+        self._strangers: _Account | None = None
         self._size = 0
 
     def begin(self) -> None:
@@ -138,7 +147,7 @@ class Lease:
         Raises:
             RateLimitExceeded: As many of the account's are as may be.
         """
-        own = self._accounts[0]
+        own = self._own
         if self._receiving is not None and own.receiving >= self._receiving:
             requests = "request" if self._receiving == 1 else "requests"
             raise RateLimitExceeded(
@@ -152,7 +161,7 @@ class Lease:
     def end(self) -> None:
         """The body is whole."""
         if self._is_receiving:
-            self._accounts[0].receiving -= 1
+            self._own.receiving -= 1
             self._is_receiving = False
 
     def grow(self, size: int) -> None:
@@ -162,11 +171,13 @@ class Lease:
             Overloaded: They are not to be had; the lease is as large as it was.
             RateLimitExceeded: The account may not have them.
         """
-        self._budget._take(self._accounts, size)  # noqa: SLF001 - the two are one thing in two parts
+        self._budget._take(self._own, self._strangers, size)  # noqa: SLF001 - the two are one thing in two parts
         self._size += size
 
     def __enter__(self) -> Self:
-        self._accounts = self._budget._enter(self._account)  # noqa: SLF001 - see grow
+        self._own = self._budget._enter(self._account)  # noqa: SLF001 - see grow
+        if is_stranger(self._account):
+            self._strangers = self._budget._enter(_ALL_STRANGERS)  # noqa: SLF001 - see grow
         return self
 
     def __exit__(
@@ -175,6 +186,11 @@ class Lease:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.end()
-        size, self._size = self._size, 0
-        self._budget._leave(self._account, self._accounts, size)  # noqa: SLF001 - see grow
+        if self._is_receiving:
+            self.end()
+        budget, size = self._budget, self._size
+        self._size = 0
+        budget._leased_bytes -= size  # noqa: SLF001 - see grow
+        budget._leave(self._account, self._own, size)  # noqa: SLF001 - see grow
+        if self._strangers is not None:
+            budget._leave(_ALL_STRANGERS, self._strangers, size)  # noqa: SLF001 - see grow

@@ -97,7 +97,8 @@ class Crowding:
 
     def has_room(self, in_flight: int, now: float) -> bool:
         """Whether one more may be sent to it. With nothing of ours there, always."""
-        if not in_flight or self._is_stale(now):
+        at = self._at
+        if not in_flight or at is None or now - at >= STALE_SECONDS:
             return True
         if self._full:
             return False

@@ -12,8 +12,9 @@ import msgspec
 
 from proxy.admission.estimates import Estimates
 from proxy.admission.kv import TokenBudget
+from proxy.admission.parties import Entry
 from proxy.admission.rates import Grant, RateLimits
-from proxy.admission.slots import Hold, Slots
+from proxy.admission.slots import Slots, Turn
 from proxy.errors import RawHeaders
 from proxy.principal import Allowance
 
@@ -73,8 +74,7 @@ class Gate:
         prompt = self._estimates.prompt_tokens(account, demand.text_bytes, demand.media_parts)
         output = demand.output_tokens
         certain = self._estimates.least_tokens(demand.text_bytes) + output
-        place = self._slots.hold(account, prompt + output, at_least=certain, output_tokens=output)
-        return Admission(self._rates, place, account, allowance, prompt, prompt + output)
+        return Admission(self._rates, self._slots, account, allowance, prompt, output, certain)
 
     def learn(self, account: str, demand: Demand, prompt_tokens: int) -> None:
         """The engine has said what a prompt really was."""
@@ -97,10 +97,12 @@ class Admission:
     __slots__ = (
         "_account",
         "_allowance",
+        "_certain",
+        "_entry",
         "_grant",
-        "_place",
+        "_output",
         "_rates",
-        "_tokens",
+        "_slots",
         "prompt_tokens",
         "queued_seconds",
         "rate_fields",
@@ -110,31 +112,40 @@ class Admission:
     def __init__(  # noqa: PLR0917 - only the gate makes them, and names cost time
         self,
         rates: RateLimits,
-        place: Hold,
+        slots: Slots,
         account: str,
         allowance: Allowance,
         prompt_tokens: int,
-        tokens: int,
+        output_tokens: int,
+        certain_tokens: int,
     ) -> None:
         self._rates = rates
-        self._place = place
+        self._slots = slots
         self._account = account
         self._allowance = allowance
-        self._tokens = tokens
+        self._output = output_tokens
+        self._certain = certain_tokens
         self._grant: Grant
+        self._entry: Entry[Turn]
         self.prompt_tokens = prompt_tokens
         self.queued_seconds = 0.0
         self.rate_fields: RawHeaders = ()
         self.used_tokens = 0
 
     async def __aenter__(self) -> Self:
-        grant = await self._rates.reserve(self._account, self._allowance, self._tokens)
+        tokens = self.prompt_tokens + self._output
+        grant = await self._rates.reserve(self._account, self._allowance, tokens)
+        slots = self._slots
         try:
-            self.queued_seconds = await self._place.__aenter__()
+            # As ``Slots.hold`` does, without another block.
+            entry = slots.enter(self._account, tokens, self._certain, self._output)
+            if entry.item is not None:
+                self.queued_seconds = await slots.wait(entry, entry.item)
         except BaseException:
             self._rates.settle(grant, 0)
             raise
         self._grant = grant
+        self._entry = entry
         self.rate_fields = grant.fields
         return self
 
@@ -146,6 +157,6 @@ class Admission:
     ) -> None:
         # Neither waits for anybody, so that no cancellation can come between.
         try:
-            await self._place.__aexit__(exc_type, exc, traceback)
+            self._slots.release(self._entry)
         finally:
             self._rates.settle(self._grant, self.used_tokens)

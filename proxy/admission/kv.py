@@ -19,13 +19,18 @@ class TokenBudget:
     Args:
         fixed_tokens: The limit itself, whatever the pool (``PROXY_KV_BUDGET_TOKENS=50000``); None
             goes by the pool, and limits nothing until one is known.
+
+    Attributes:
+        limit: Tokens that may be reserved at once; None: no limit.
+        reserved: Tokens reserved now.
     """
 
     def __init__(self, fixed_tokens: int | None = None) -> None:
         self._fixed_tokens = fixed_tokens
         self._pool: int | None = None
-        self._limit = fixed_tokens
-        self._reserved = 0
+        # No properties: each is read several times for each request.
+        self.limit = fixed_tokens
+        self.reserved = 0
         self._in_flight = 0
         self._crowding = Crowding()
 
@@ -35,19 +40,9 @@ class TokenBudget:
         return self._pool
 
     @property
-    def limit(self) -> int | None:
-        """Tokens that may be reserved at once; None: no limit."""
-        return self._limit
-
-    @property
-    def reserved(self) -> int:
-        """Tokens reserved now."""
-        return self._reserved
-
-    @property
     def free(self) -> int:
         """Tokens that may still be reserved; below zero where the pool has become smaller."""
-        return UNBOUNDED if self._limit is None else self._limit - self._reserved
+        return UNBOUNDED if self.limit is None else self.limit - self.reserved
 
     @property
     def ceiling(self) -> int | None:
@@ -60,7 +55,7 @@ class TokenBudget:
         if self._fixed_tokens is not None:
             return f"{self._fixed_tokens:,} tokens (PROXY_KV_BUDGET_TOKENS)"
         return (
-            f"{self._limit or 0:,} tokens, nine tenths of the model server's KV cache of "
+            f"{self.limit or 0:,} tokens, nine tenths of the model server's KV cache of "
             f"{self._pool or 0:,} (PROXY_KV_BUDGET_TOKENS)"
         )
 
@@ -72,7 +67,7 @@ class TokenBudget:
         """
         self._pool = tokens
         if self._fixed_tokens is None:
-            self._limit = tokens * 9 // 10
+            self.limit = tokens * 9 // 10
 
     def note_load(
         self, waiting: float, usage_fraction: float, at: float, running: int | None = None
@@ -90,10 +85,10 @@ class TokenBudget:
 
     def take(self, tokens: int) -> None:
         """Reserves; whether it fits was the caller's to ask."""
-        self._reserved += tokens
+        self.reserved += tokens
         self._in_flight += 1
 
     def give_back(self, tokens: int) -> None:
         """Ends a reservation."""
-        self._reserved -= tokens
+        self.reserved -= tokens
         self._in_flight -= 1

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import Generic, TypeVar
 
+import msgspec
+
 from proxy.admission.lineup import Lineup
 from proxy.admission.tally import Tally
 
@@ -17,7 +19,7 @@ class Standing(Enum):
     GONE = "gone"
 
 
-class Account(Generic[T]):
+class Account(msgspec.Struct, Generic[T], eq=False):
     """What one account has here, for as long as it waits or holds.
 
     Of a key that left unserved the queue remembers its place for a while.
@@ -32,18 +34,15 @@ class Account(Generic[T]):
         place: Of the ring; the lineup's.
     """
 
-    __slots__ = ("held", "held_tokens", "name", "place", "rank", "side", "turn", "waiting")
-
-    def __init__(self, name: str, side: "Side[T]") -> None:
-        self.name = name
-        self.side = side
-        self.turn = 0
-        self.held = 0
-        self.held_tokens = 0
-        self.rank: int | None = None
-        self.place = 0
-        # Most come and go without ever waiting: made when the first has to.
-        self.waiting: Lineup[Entry[T]] | None = None
+    name: str
+    side: "Side[T]"
+    turn: int = 0
+    held: int = 0
+    held_tokens: int = 0
+    rank: int | None = None
+    place: int = 0
+    # Most come and go without ever waiting: made when the first has to.
+    waiting: "Lineup[Entry[T]] | None" = None
 
     @property
     def waits(self) -> int:
@@ -56,8 +55,10 @@ class Account(Generic[T]):
         return None if self.waiting is None else self.waiting.front()
 
 
-class Entry(Generic[T]):
+class Entry(msgspec.Struct, Generic[T], eq=False):
     """One request, from its arrival until it has given back what it held.
+
+    A struct of msgspec, made in C: there is one for each request. Each is equal to itself alone.
 
     Attributes:
         tokens: What it needs of the engine's cache.
@@ -70,28 +71,15 @@ class Entry(Generic[T]):
         place: Among those of its account; the lineup's.
     """
 
-    __slots__ = (
-        "account",
-        "claims",
-        "item",
-        "passed",
-        "passed_over",
-        "place",
-        "since",
-        "standing",
-        "tokens",
-    )
-
-    def __init__(self, account: Account[T], tokens: int, since: float, standing: Standing) -> None:
-        self.account = account
-        self.tokens = tokens
-        self.since = since
-        self.standing = standing
-        self.item: T | None = None
-        self.passed_over: float | None = None
-        self.claims = False
-        self.passed: int | None = None
-        self.place = 0
+    account: Account[T]
+    tokens: int
+    since: float
+    standing: Standing
+    item: T | None = None
+    passed_over: float | None = None
+    claims: bool = False
+    passed: int | None = None
+    place: int = 0
 
 
 class Side(Generic[T]):

@@ -129,6 +129,13 @@ class FairQueue(Generic[T]):
         account = self._accounts.get(name)
         return account is not None and account.held >= self._share
 
+    def enter_at_once(self, name: str, tokens: int, now: float) -> Entry[T] | None:
+        """A request that need not wait; None while anybody does, and for an account at its share."""
+        account = self._accounts.get(name)
+        if self._waiting or (account is not None and account.held >= self._share):
+            return None
+        return self.enter(name, tokens, now)
+
     def enter(self, name: str, tokens: int, now: float) -> Entry[T]:
         """A request that need not wait. Only while nobody does, and not for an account at its share."""
         account = self._accounts.get(name) or self._account(name)
@@ -386,7 +393,7 @@ class FairQueue(Generic[T]):
         account.rank = rank
 
     def _forget(self, account: Account[T]) -> None:
-        if not account.held and not account.waits:
+        if not account.held and (account.waiting is None or not account.waiting.count):
             del self._accounts[account.name]
 
     def _forget_absent(self, now: float) -> None:

@@ -117,8 +117,10 @@ class Slots:
         self._limit = limit
         self._look()
 
-    def _enter(self, account: str, tokens: int, certain: int, output: int) -> Entry[Turn]:
-        """A slot, or a place in the queue.
+    def enter(self, account: str, tokens: int, certain: int, output: int) -> Entry[Turn]:
+        """A slot, or a place in the queue: then the entry has an item, to be waited for.
+
+        For whoever gives it back by ``release``, and cannot be called off in between.
 
         Raises:
             Overloaded: Neither.
@@ -126,15 +128,16 @@ class Slots:
         """
         now = self._clock()
         queue, budget = self._queue, self._budget
-        if budget is not None and budget.limit is not None:
-            self._limit = max(self._limit, budget.limit)
-            if certain > budget.limit:
+        if budget is not None and (limit := budget.limit) is not None:
+            self._limit = max(self._limit, limit)
+            if certain > limit:
                 raise too_large(certain, output, budget)
-            tokens = min(tokens, budget.limit)
-        if not queue and self._fits(tokens, now) and not queue.at_share(account):
-            entry = queue.enter(account, tokens, now)
-            self._take(entry)
-            return entry
+            tokens = min(tokens, limit)
+        if self._fits(tokens, now):
+            entered = queue.enter_at_once(account, tokens, now)
+            if entered is not None:
+                self._take(entered)
+                return entered
         # Into the line, even if it will not have to wait: only there is known whom it may overtake.
         entry = queue.join(account, tokens, now)
         self._serve(now)
@@ -146,14 +149,17 @@ class Slots:
                 self._watch(stale)
         return entry
 
-    async def _wait(self, entry: Entry[Turn], turn: Turn) -> float:
-        """Returns when the slot has been handed over; leaves no trace otherwise."""
+    async def wait(self, entry: Entry[Turn], turn: Turn) -> float:
+        """Returns when the slot of an entry has been handed over; leaves no trace otherwise.
+
+        Gives the seconds spent waiting; raises as in ``hold``.
+        """
         try:
             refusal = await turn
         except BaseException:
             # Called off, perhaps in the same moment in which the slot was handed over.
             if entry.standing is Standing.HOLDS:
-                self._release(entry)
+                self.release(entry)
             elif entry.standing is Standing.WAITS:
                 now = self._clock()
                 self._queue.leave(entry, now)
@@ -164,7 +170,10 @@ class Slots:
         return self._clock() - entry.since
 
     def _fits(self, tokens: int, now: float) -> bool:
-        return self._has_room(now) and (self._budget is None or tokens <= self._budget.free)
+        budget = self._budget
+        if budget is None:
+            return self._in_flight < self._max_inflight
+        return self._has_room(now) and tokens <= budget.free
 
     def _has_room(self, now: float) -> bool:
         if self._in_flight >= self._max_inflight:
@@ -176,7 +185,8 @@ class Slots:
         if self._budget is not None:
             self._budget.take(entry.tokens)
 
-    def _release(self, entry: Entry[Turn]) -> None:
+    def release(self, entry: Entry[Turn]) -> None:
+        """Gives a slot back; whoever is next has it."""
         self._in_flight -= 1
         if self._budget is not None:
             self._budget.give_back(entry.tokens)
@@ -285,9 +295,9 @@ class Hold:
         self._entry: Entry[Turn]
 
     async def __aenter__(self) -> float:
-        entry = self._slots._enter(self._account, *self._need)  # noqa: SLF001 - one thing in two parts
+        entry = self._slots.enter(self._account, *self._need)
         self._entry = entry
-        return 0.0 if entry.item is None else await self._slots._wait(entry, entry.item)  # noqa: SLF001 - as above
+        return 0.0 if entry.item is None else await self._slots.wait(entry, entry.item)
 
     async def __aexit__(
         self,
@@ -295,4 +305,4 @@ class Hold:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._slots._release(self._entry)  # noqa: SLF001 - as above
+        self._slots.release(self._entry)

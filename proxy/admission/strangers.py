@@ -2,7 +2,9 @@
 
 from proxy.principal import ANONYMOUS
 
+_BEGINNING = f"{ANONYMOUS} "
+
 
 def is_stranger(account: str) -> bool:
     """Whether it is an address. Where many are no more than one, they count together."""
-    return account.startswith(f"{ANONYMOUS} ")
+    return account.startswith(_BEGINNING)

@@ -1,5 +1,6 @@
 """What is asked of the books of rates, and what they say, whoever keeps them: memory or Redis."""
 
+from operator import itemgetter
 from typing import NamedTuple
 
 from proxy.admission.rates.window import TICKS_PER_SECOND, Meter, Reading
@@ -78,8 +79,11 @@ class Charge(NamedTuple):
     lease: str = ""
 
 
+_window = itemgetter(Reading._fields.index("window"))
+
+
 def charged(account: str, ask: Ask, decision: Decision, lease: str) -> Charge:
     """What a grant has charged."""
-    windows = [reading.window for reading in decision.readings]
+    windows = list(map(_window, decision.readings))
     lease = lease if ask.concurrency is not None else ""
     return Charge(account, ask.meters, ask.amount, windows, lease)

@@ -5,8 +5,9 @@ and ours go along, so that they can decide with the same figures while it is awa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+import msgspec
 
 from proxy.admission.rates import wording
 from proxy.admission.rates.guarded import RETRY_SECONDS, GuardedBooks
@@ -20,16 +21,18 @@ from proxy.principal import Allowance
 # More than any answer has; an upstream that says more is not believed.
 _MAX_TOKENS = 10**10
 
+# The name of a lease that nobody else hears of.
+_LOCAL = "local"
 
-@dataclass(slots=True)
-class Grant:
+
+class Grant(msgspec.Struct):
     """What one request was given, to be settled once.
 
     Attributes:
         fields: How the limits on tokens stand, for the head of the answer.
     """
 
-    fields: list[tuple[bytes, bytes]] = field(default_factory=list)
+    fields: list[tuple[bytes, bytes]] = []
     _local: Charge | None = None
     _shared: Charge | None = None
 
@@ -72,7 +75,7 @@ class RateLimits:
         if limit is None:
             return []
         ask = _one_request(limit)
-        if (books := self._books_of(account)) is None:
+        if self._shared is None or (books := self._books_of(account)) is None:
             decision = self._local.take(account, ask)
         else:
             decision, _, _ = await self._take(books, account, ask, "")
@@ -97,6 +100,11 @@ class RateLimits:
             at = next(at for at, limit in enumerate(limits) if tokens > limit)
             raise wording.too_large(meters[at], limits[at], tokens)
         ask = Ask(meters, limits, tokens, allowance.concurrency)
+        if self._shared is None:
+            decision = self._local.take(account, ask)
+            if decision.refused_by is not None:
+                raise wording.exceeded(ask, decision)
+            return Grant(wording.fields(ask, decision), charged(account, ask, decision, _LOCAL))
         books = self._books_of(account)
         lease = _lease(ask, books)
         decision, local, shared = (
@@ -194,7 +202,7 @@ def _limited(allowance: Allowance) -> tuple[tuple[Meter, ...], tuple[int, ...]]:
 def _lease(ask: Ask, books: GuardedBooks | None) -> str:
     if ask.concurrency is None:
         return ""
-    return books.lease() if books is not None else "local"
+    return books.lease() if books is not None else _LOCAL
 
 
 def build(
