@@ -6,8 +6,8 @@ response. Each is one ``with`` block of one task, so that every way out gives ba
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import anyio
 import httpx
@@ -35,6 +35,12 @@ from proxy.upstream import faults
 from proxy.upstream.target import Target
 
 MAX_LISTING_BYTES = 1024 * 1024
+
+FIELDS = "bulwark.fields"
+"""The extension of a request whose value is its fields as they are to be sent, names lowercase: the
+same as in ``headers``, before httpx has looked at each."""
+
+_MOST_TERMS = 1024
 
 
 class Judge(Protocol):
@@ -68,7 +74,7 @@ class Upstream:
     api_key: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes a call for each field
 class _Question:
     """What the upstream is asked for one request.
 
@@ -81,6 +87,34 @@ class _Question:
     query: bytes
     body: bytes | None = None
     meter: UsageMeter | None = None
+
+
+class _Request(httpx.Request):
+    """As httpx's own, of what is in order already.
+
+    That one looks at each argument for what else it may be, and at each field twice: as much as
+    sending it takes. Here the fields become httpx's when somebody asks for them, which our transport
+    does not (``FIELDS``).
+    """
+
+    def __init__(  # the base's is not called: all that it sets is here
+        self,
+        method: str,
+        url: httpx.URL,
+        fields: list[tuple[bytes, bytes]],
+        body: bytes,
+        extensions: dict[str, Any],
+    ) -> None:
+        self.method = method
+        self.url = url
+        self.stream = httpx.ByteStream(body)
+        self.extensions = extensions
+        self._fields = fields
+
+    @cached_property
+    def headers(self) -> httpx.Headers:  # type: ignore[override] # an attribute of the base's objects
+        """The fields."""
+        return httpx.Headers(self._fields)
 
 
 class Forward:
@@ -128,6 +162,8 @@ class Forward:
         self._intake = Intake(max_body_bytes, body_late)
         self._redact = redact
         self._write_through = write_through
+        self._terms: dict[str, tuple[Principal, Terms]] = {}
+        self._authority = upstream.target.authority
         # Another one of httpx's interface is timed from outside, but for connecting.
         self._is_timed = getattr(upstream.transport, "keeps_time", False)
         self._timeouts = {"connect": timeouts.connect}
@@ -189,12 +225,23 @@ class Forward:
 
     def _judged(self, context: RequestContext, kind: BodyKind, body: bytes) -> Verdict:
         """What to send upstream, the very bytes unless something in them had to change; its cost."""
-        verdict = self._policy.check(kind, body, _terms(_principal(context)))
+        verdict = self._policy.check(kind, body, self._terms_of(_principal(context)))
         context.stream = verdict.stream
         context.clamped = verdict.clamped
         context.prompt_chars = verdict.cost.prompt_chars
         context.output_tokens_bound = verdict.cost.output_tokens * verdict.cost.sequences
         return verdict
+
+    def _terms_of(self, principal: Principal) -> Terms:
+        """The terms of a principal, made once for as long as its key is not read again."""
+        known = self._terms.get(principal.key_id)
+        if known is not None and known[0] is principal:
+            return known[1]
+        if len(self._terms) >= _MOST_TERMS:
+            self._terms.clear()
+        terms = _terms(principal)
+        self._terms[principal.key_id] = principal, terms
+        return terms
 
     def _meter(
         self, endpoint: Endpoint, verdict: Verdict, allowance: Allowance
@@ -240,7 +287,7 @@ class Forward:
         endpoint, body, meter = question.endpoint, question.body, question.meter
         fields = headers.to_upstream(
             context.headers,
-            host=self._upstream.target.authority,
+            host=self._authority,
             request_id=context.request_id.encode(),
             api_key=self._upstream.api_key,
             content_length=None if body is None else len(body),
@@ -248,13 +295,8 @@ class Forward:
         # The table's own path, never the client's, and the query byte for byte: httpx.URL would
         # requote the one and normalise the other.
         target = endpoint.path + (b"?" + question.query if question.query else b"")
-        request = httpx.Request(
-            endpoint.method,
-            self._url,
-            headers=fields,
-            stream=httpx.ByteStream(body or b""),
-            extensions={"target": target, "timeout": self._timeouts},
-        )
+        extensions = {"target": target, "timeout": self._timeouts, FIELDS: fields}
+        request = _Request(endpoint.method, self._url, fields, body or b"", extensions)
         # Who keeps the time also says when the request is sent, and not only to be.
         lifeline.expect(None if self._is_timed else self._first_byte)
         if meter is not None:
