@@ -24,6 +24,14 @@ _TOKEN = bytes(code for code in range(0x21, 0x7F) if code not in b'"(),/:;<=>?@[
 _PRINTED = b"\t" + bytes(code for code in range(0x20, 0x100) if code not in b"\x7f")
 
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+
+# Names that need neither be put in lower case nor looked at: nearly all that are ever sent.
+_USUAL = frozenset(
+    b"cache-control content-length content-type date request-id retry-after server x-accel-buffering "
+    b"x-bulwark-clamped x-content-type-options x-ratelimit-limit-requests x-ratelimit-limit-tokens "
+    b"x-ratelimit-remaining-requests x-ratelimit-remaining-tokens x-ratelimit-reset-requests "
+    b"x-ratelimit-reset-tokens x-request-id".split()
+)
 _BODILESS = frozenset({204, 304})
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CLOSE = b"connection: close\r\n"
@@ -183,36 +191,38 @@ class Cycle:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        lines, names = [STATUS_LINE[status]], []
+        lines = [STATUS_LINE[status]]
+        names: list[bytes] = []
         framing: list[tuple[bytes, bytes]] = []
         for fields in (self._defaults, headers):
-            for each, value in fields:
-                name = each.lower()
-                names.append(name)
-                lines.append(b"%b: %b\r\n" % (name, value))
+            for name, value in fields:
+                if name not in _USUAL:
+                    name = name.lower()  # noqa: PLW2901 - as it is sent
+                    names.append(name)
                 if name in _FRAMING:
                     framing.append((name, value))
-        _check(lines, names)
+                lines.append(b"%b: %b\r\n" % (name, value))
+        head = b"".join(lines)
+        _check(head, len(lines), names)
         length, chunked, close = _framing_of(framing)
         if close:
             self.keep_alive = False
         elif not self.keep_alive:
-            lines.append(_CLOSE)
+            head += _CLOSE
         if self._http_1_0:
             if chunked:
                 raise RuntimeError("An answer by HTTP/1.0 cannot be chunked.")
             self.close_delimited = length is None
         elif not chunked and length is None and not self._head_only and status not in _BODILESS:
             chunked = True
-            lines.append(_CHUNKED)
+            head += _CHUNKED
         self._chunked = chunked
         self._left_bytes = 0 if chunked or length is None else length
         self.response_started = True
         self.awaits_continue = False
-        lines.append(b"\r\n")
         # Most answers have their body at once, and each write is a call of the system, which is dearer
         # than all that is done here. So the head waits for the body, but for this turn of the loop only.
-        self._head = b"".join(lines)
+        self._head = head + b"\r\n"
         asyncio.get_running_loop().call_soon(self._flush)
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
@@ -350,15 +360,15 @@ class Cycle:
             leave(refusal)
 
 
-def _check(lines: list[bytes], names: list[bytes]) -> None:
+def _check(head: bytes, lines: int, names: list[bytes]) -> None:
     """Makes sure that each field is one line and each name a name.
 
     One look at all of them together: what is no text must be the ends of our own lines, and nothing
     else. A line break inside a value would begin a field, or an answer, of somebody else's making.
     """
-    if b"".join(lines).translate(None, _PRINTED) != b"\r\n" * len(lines):
+    if head.translate(None, _PRINTED) != b"\r\n" * lines:
         raise RuntimeError("Invalid HTTP header value.")
-    if b"".join(names).translate(None, _TOKEN):
+    if names and b"".join(names).translate(None, _TOKEN):
         raise RuntimeError("Invalid HTTP header name.")
 
 

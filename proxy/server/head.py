@@ -16,7 +16,7 @@ _END = b"\r\n\r\n"
 # RFC 9110 §7.2: uri-host [":" port]. Anything else must be answered 400 (RFC 9112 §3.2).
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~!$&'()*+;=%-]*)(?::[0-9]*)?")
 
-_JUDGED = frozenset({b"host", b"transfer-encoding", b"content-length"})
+_JUDGED = frozenset({b"host", b"transfer-encoding", b"content-length", b"expect"})
 
 
 class HeadMeter:
@@ -70,20 +70,40 @@ def check_target(target: bytes, limits: ProtocolLimits) -> None:
         raise InvalidHttp("The request target has a '#'. A fragment is never part of a request.")
 
 
-def fields(raw: RawHeaders) -> list[tuple[bytes, bytes]]:
-    """The fields as ASGI has them, from those as they were sent."""
-    # llhttp leaves white space behind a value (RFC 9112 §5.1). Transfer-Encoding keeps it: what we
-    # are asked to overlook there, someone else may not.
-    return [
-        (lower, value if lower == b"transfer-encoding" else value.rstrip(b" \t"))
-        for name, value in raw
-        if (lower := name.lower())  # always: a field has a name
-    ]
+def read(method: bytes, version: str, raw: RawHeaders) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """The fields as ASGI has them, from those as they were sent; and whether a 100 is awaited.
+
+    One pass over them; only those that decide about the meaning of the message are looked at again.
+
+    Args:
+        method: As sent.
+        version: ``1.1``, as the parser names it.
+        raw: Names in any case; values may have white space behind them.
+
+    Raises:
+        InvalidHttp: As ``check_head``.
+    """
+    fields: list[tuple[bytes, bytes]] = []
+    judged: list[tuple[bytes, bytes]] = []
+    for raw_name, value in raw:
+        name = raw_name.lower()
+        # llhttp leaves white space behind a value (RFC 9112 §5.1). Transfer-Encoding keeps it: what
+        # we are asked to overlook there, someone else may not.
+        field = (name, value if name == b"transfer-encoding" else value.rstrip(b" \t"))
+        fields.append(field)
+        if name in _JUDGED:
+            judged.append(field)
+    check_head(method, version, judged)
+    # RFC 9110 §10.1.1: an expectation in HTTP/1.0 is ignored.
+    return fields, version != "1.0" and _expects_continue(judged)
 
 
-def expects_continue(headers: RawHeaders) -> bool:
+def _expects_continue(headers: RawHeaders) -> bool:
     """Whether the client waits for a 100 before it sends its body (RFC 9110 §10.1.1)."""
-    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
+    for name, value in headers:  # noqa: SIM110 - twice as fast as any()
+        if name == b"expect" and value.lower() == b"100-continue":
+            return True
+    return False
 
 
 def check_head(method: bytes, version: str, headers: RawHeaders) -> None:
@@ -92,7 +112,8 @@ def check_head(method: bytes, version: str, headers: RawHeaders) -> None:
     Args:
         method: As sent.
         version: ``1.1``, as the parser names it.
-        headers: Names lowercase; the value of Transfer-Encoding with its trailing white space.
+        headers: Those of them that it can be told by; names lowercase, the value of
+            Transfer-Encoding with its trailing white space.
 
     Raises:
         InvalidHttp: Version, method, Host or framing.
@@ -101,9 +122,8 @@ def check_head(method: bytes, version: str, headers: RawHeaders) -> None:
         raise InvalidHttp(f"This server speaks HTTP/1.1 and HTTP/1.0, not version {version}.")
     if method == b"CONNECT":
         raise InvalidHttp("CONNECT is not served: this server is not a forward proxy.")
-    judged = [field for field in headers if field[0] in _JUDGED]
-    _check_host([value for name, value in judged if name == b"host"])
-    _check_framing(version, judged)
+    _check_host([value for name, value in headers if name == b"host"])
+    _check_framing(version, headers)
 
 
 def too_many_fields(limits: ProtocolLimits) -> HeadTooLarge:

@@ -203,10 +203,9 @@ class BulwarkProtocol(Connection):
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if self._meter.size > self._limits.max_head_bytes:
             self._deny(head.head_too_large(self._limits))
-        # A list of its own: a trailer in it could become a credential.
-        fields = head.fields(self.headers)
         try:
-            head.check_head(method, version, fields)
+            # A list of its own: a trailer in it could become a credential.
+            fields, awaits_continue = head.read(method, version, self.headers)
         except Refusal as refusal:
             self._deny(refusal)
         if self.parser.should_upgrade():
@@ -224,8 +223,7 @@ class BulwarkProtocol(Connection):
             method=method,
             http_1_0=http_1_0,
             keep_alive=not http_1_0 and self.parser.should_keep_alive(),
-            # RFC 9110 §10.1.1: an expectation in HTTP/1.0 is ignored.
-            awaits_continue=not http_1_0 and head.expects_continue(fields),
+            awaits_continue=awaits_continue,
         )
         scope = self._scope(method, version, fields)
         scope["extensions"] = {ABORT: {"abort": cycle.abort}, CLIENT: cycle}  # type: ignore[dict-item]
