@@ -61,11 +61,11 @@ class Allowance:
         more than the limit, such a request could never pass. Of a key that was given
         ``max_output_tokens`` none, for somebody has thought about it.
         """
-        limits = (self.tokens_per_minute, self.tokens_per_day)
-        known = [limit for limit in limits if limit is not None]
-        if self.max_output_tokens is not None or not known:
+        minute, day = self.tokens_per_minute, self.tokens_per_day
+        least = day if minute is None or (day is not None and day < minute) else minute
+        if least is None or self.max_output_tokens is not None:
             return None
-        return max(1, min(known) // 2)
+        return max(1, least // 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,8 @@ class UsageMeter:
         """
         if not self._asked or self._status not in _SUCCESS or self._kind in _FREE:
             return Usage(0, 0, estimated=False)
-        seen = min(self._seen(), self._bound)
+        if self._body is not None:
+            self._body.tell(self._said)
         said = self._said.figures()
         prompt, completion = said.prompt, said.completion
         if prompt is not None and prompt > self._most_prompt:
@@ -134,14 +135,16 @@ class UsageMeter:
         if completion is not None and completion > self._most_stated:
             completion = None if said.exact else self._bound
         if completion is not None and not said.over:
-            completion = min(self._bound, max(completion + self._since(said), seen))
+            completion = min(self._bound, max(completion + self._since(said), self._seen()))
         estimated = prompt is None or completion is None or not (said.exact and said.over)
         if prompt is None:
             prompt = estimated_prompt_tokens
         elif self._kind is BodyKind.COMPLETIONS and said.prompts > prompt:
             # llama.cpp states each of several prompts, and one prompt with each of its choices.
             prompt, estimated = max(prompt, min(said.prompts, estimated_prompt_tokens)), True
-        return Usage(prompt, seen if completion is None else completion, estimated)
+        if completion is None:
+            completion = min(self._seen(), self._bound)
+        return Usage(prompt, completion, estimated)
 
     def _since(self, said: Figures) -> int:
         """What may have been generated since running figures were stated."""
@@ -155,7 +158,7 @@ class UsageMeter:
             return self._stream.tokens() + self._stream.unseen_tokens()
         if self._body is None:
             return 0 if self._streamed else self._bound
-        characters = self._body.tell(self._said)
+        characters = self._body.characters()
         return self._bound if characters is None else -(-characters // CHARACTERS_PER_TOKEN)
 
 

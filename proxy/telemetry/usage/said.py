@@ -6,7 +6,6 @@ out for a day.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,9 +20,10 @@ _MAX_CHOICES = 64
 
 _NULL = b"null"
 
+_WHOLE = (1, 1)
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """What a request used.
 
     Attributes:
@@ -35,8 +35,7 @@ class Usage:
     estimated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True, gc=False):
     """What an engine states of a whole answer; None is nothing, or nothing to be believed.
 
     Attributes:
@@ -106,7 +105,7 @@ class Said:
         self._clock = clock
         self.sequences = max(1, sequences)
         self._generates = sequences > 0
-        self.share = (1, 1)
+        self.share = _WHOLE
         self._totals: list[tuple[int, int]] = []
         self._by_choice: dict[int, tuple[bytes, float]] = {}
         self._seen: set[int] = set()
@@ -160,6 +159,10 @@ class Said:
             return Figures()
         if not stated:
             return Figures(self._prompt, self._completion)
+        if len(stated) == 1 and self._totals and self.share == _WHOLE:
+            # Of nearly all answers, and what the rest of this would make of it.
+            prompt, completion = stated[0]
+            return Figures(prompt, completion, prompt, exact=True, over=self._over())
         prompts = [prompt for prompt, _ in stated]
         part, whole = self.share
         completion = -(-sum(completion for _, completion in stated) * whole // part)
@@ -197,6 +200,9 @@ class Said:
             return None, None
         try:
             counts = _decode(usage)
+            plain = _plain(counts)
+            if plain is not None:
+                return plain
             return _prompt(counts), _believed(counts.completion_tokens, counts.output_tokens)
         except (ValueError, RecursionError):
             self._unbelievable = True
@@ -205,6 +211,23 @@ class Said:
 
 def _number(index: object) -> int:
     return index if type(index) is int else 0
+
+
+def _plain(counts: _Counts) -> tuple[int, int] | None:
+    """What ``_read`` makes of figures in OpenAI's words alone; None of any others."""
+    prompt, completion, total = counts.prompt_tokens, counts.completion_tokens, counts.total_tokens
+    if (
+        type(prompt) is int
+        and type(completion) is int
+        and type(total) is int
+        and 0 <= prompt <= MAX_BELIEVED
+        and 0 <= completion <= MAX_BELIEVED
+        and 0 <= total <= MAX_BELIEVED
+        and counts.cache_creation_input_tokens is None
+        and counts.cache_read_input_tokens is None
+    ):
+        return prompt, completion
+    return None
 
 
 def _prompt(counts: _Counts) -> int | None:

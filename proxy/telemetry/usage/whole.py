@@ -16,6 +16,9 @@ _TEXTS = frozenset({"content", "text", "refusal", "thinking", "arguments"})
 
 _UNSAID = msgspec.Raw()
 
+# In place of what a body has brought.
+_UNREADABLE = object()
+
 
 class _Body(msgspec.Struct, gc=False):
     """The members of all dialects that matter.
@@ -40,18 +43,22 @@ class WholeBody:
         complete: Whether its last byte has come.
     """
 
-    __slots__ = ("_cut", "_head", "_kept", "complete")
+    __slots__ = ("_cut", "_head", "_kept", "_output", "complete")
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._head = b""
         self._cut = False
+        self._output: Any = None
         self.complete = False
 
     def note(self, chunk: bytes) -> bytes:
         """This came next; gives it back."""
-        if (missing := HEAD_BYTES - len(self._head)) > 0:
-            self._head += chunk[:missing]
+        head = self._head
+        if not head:
+            self._head = chunk[:HEAD_BYTES]
+        elif (missing := HEAD_BYTES - len(head)) > 0:
+            self._head = head + chunk[:missing]
         kept = self._kept
         kept += chunk[-MAX_KEPT_BYTES:]
         self._cut = self._cut or len(chunk) > MAX_KEPT_BYTES
@@ -60,22 +67,35 @@ class WholeBody:
             del kept[:-TAIL_BYTES]
         return chunk
 
-    def tell(self, said: Said) -> int | None:
-        """Hands over what the body states; gives the characters generated, or None: not known."""
+    def tell(self, said: Said) -> None:
+        """Hands over what the body states."""
         if self._cut:
             self._tell_ends(said)
-            return None
+            return
         try:
             body = _decode(self._kept)
             if body.usage is not _UNSAID:
                 said.total(bytes(body.usage))
         except (ValueError, RecursionError):
+            self._output = _UNREADABLE
+            return
+        self._output = body.choices or body.output or body.content
+        if body.timings is not None:
+            sizes = self._sizes()
+            if len(sizes) > 1:
+                said.share = (sizes[0], sum(sizes)) if sizes[0] else (1, len(sizes))
+
+    def characters(self) -> int | None:
+        """Those generated; None: not known. To be asked after ``tell``, and only where it matters."""
+        if self._cut:
+            return None
+        if self._output is _UNREADABLE:
             return len(self._kept) if self.complete else None
-        output = body.choices or body.output or body.content
-        sizes = [generated(item) for item in output] if type(output) is list else [0]
-        if body.timings is not None and len(sizes) > 1:
-            said.share = (sizes[0], sum(sizes)) if sizes[0] else (1, len(sizes))
-        return sum(sizes)
+        return sum(self._sizes())
+
+    def _sizes(self) -> list[int]:
+        output = self._output
+        return [generated(item) for item in output] if type(output) is list else [0]
 
     def _tell_ends(self, said: Said) -> None:
         # The end of a part would be taken for the end of the whole.
