@@ -10,7 +10,10 @@ from http import HTTPStatus
 from proxy.errors import RawHeaders, UpstreamError
 
 # Whoever announces more than an exabyte is not counting bytes.
-_LENGTH = re.compile(rb"[0-9]{1,18}")
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+
+_OK = 200
+_CODING, _LENGTH, _TRANSFER = b"content-encoding", b"content-length", b"transfer-encoding"
 
 # What belongs to the hop between the two of us, and what only a request of ours could have asked for:
 # a part of an answer must never pass for the whole.
@@ -31,6 +34,15 @@ def check_head(status: int, fields: RawHeaders) -> None:
     Raises:
         UpstreamError: In the upstream's place.
     """
+    if status != _OK:
+        _check_status(status)
+    for name, value in fields:
+        # Few names are that long, and fewer have to be made lower.
+        if len(name) == len(_CODING) and name.lower() == _CODING:
+            _check_coding(value)
+
+
+def _check_status(status: int) -> None:
     match status // 100:
         case 2 | 4 | 5:
             pass
@@ -49,8 +61,10 @@ def check_head(status: int, fields: RawHeaders) -> None:
         raise UpstreamError(
             f"The model server answered with status {status}, which is not for you."
         )
-    codings = [value for name, value in fields if name.lower() == b"content-encoding"]
-    if any(coding.strip().lower() not in (b"", b"identity") for coding in codings):
+
+
+def _check_coding(value: bytes) -> None:
+    if value.strip().lower() not in (b"", b"identity"):
         # Asked for identity. What cannot be read cannot be measured either.
         raise UpstreamError("The model server compressed its answer, which it was asked not to do.")
 
@@ -61,10 +75,17 @@ def announced_length(fields: RawHeaders) -> int | None:
     Raises:
         UpstreamError: Two framings, which two readers could read differently (RFC 9112 §6.3).
     """
-    lengths = [value for name, value in fields if name.lower() == b"content-length"]
-    if not lengths:
+    length: bytes | None = None
+    framings = 0
+    for name, value in fields:
+        size = len(name)
+        if size == len(_LENGTH) and name.lower() == _LENGTH:
+            length = value
+            framings += 1
+        elif size == len(_TRANSFER) and name.lower() == _TRANSFER:
+            framings += 1
+    if length is None:
         return None
-    chunked = any(name.lower() == b"transfer-encoding" for name, _ in fields)
-    if chunked or len(lengths) > 1 or not _LENGTH.fullmatch(lengths[0]):
+    if framings > 1 or not _DIGITS.fullmatch(length):
         raise UpstreamError("The model server's answer states its length in more than one way.")
-    return int(lengths[0])
+    return int(length)

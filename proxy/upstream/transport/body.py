@@ -48,9 +48,21 @@ class Body(httpx.AsyncByteStream):
 
     Args:
         loop: That of the connection.
+
+    Attributes:
+        is_pushed: What comes goes into a sink, so that only the end of it is news here.
     """
 
-    __slots__ = ("_chunks", "_complete", "_failure", "_held", "_line", "_loop", "_waiter")
+    __slots__ = (
+        "_chunks",
+        "_complete",
+        "_failure",
+        "_held",
+        "_line",
+        "_loop",
+        "_waiter",
+        "is_pushed",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -60,6 +72,7 @@ class Body(httpx.AsyncByteStream):
         self._complete = False
         self._failure: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.is_pushed = False
 
     # Who takes it
 
@@ -95,6 +108,7 @@ class Body(httpx.AsyncByteStream):
             self._held = 0
             if self._line is not None:
                 self._line.reader.on_body = sink
+                self.is_pushed = True
                 flow.attach(self)
                 if not flow.paused:
                     self._line.resume()

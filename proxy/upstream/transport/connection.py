@@ -125,7 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException as exc:  # noqa: BLE001 - what a sink raises is its pipe's to raise
             exchange.fail(exc)
             return
-        exchange.heard(self)
+        if reader.complete or not exchange.is_pushed:
+            exchange.heard(self)
 
     def eof_received(self) -> None:
         """The other side says no more; then neither do we (the loop closes the socket)."""

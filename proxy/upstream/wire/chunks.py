@@ -77,8 +77,12 @@ class Chunks:
                 self._parse_bytewise(data)
         except httptools.HttpParserError:
             self._fail("a chunked body is not valid, or something follows it")
-        body = b"".join(self._pieces)
-        self._pieces.clear()
+        pieces = self._pieces
+        if len(pieces) == 1:
+            body = pieces.pop()
+        else:
+            body = b"".join(pieces)
+            pieces.clear()
         if not self._pending:
             self._check_end(data)
         owed = size - (_PAID_BYTES + 1) * len(body)
