@@ -6,6 +6,7 @@ from math import inf
 import httpx
 
 from proxy.pipe import PIPE
+from proxy.upstream.transport.answering import Answer, Fields
 from proxy.upstream.transport.connecting import Connector
 from proxy.upstream.transport.connection import Connection
 from proxy.upstream.transport.deadlines import LastLimits
@@ -74,6 +75,9 @@ class Transport(httpx.AsyncBaseTransport):
 
 
 def _response(exchange: Exchange, head: Head) -> httpx.Response:
-    return httpx.Response(
-        head.status, headers=head.fields, stream=exchange, extensions={PIPE: exchange.pipe}
+    return Answer(
+        head.status,
+        headers=Fields(head.fields),
+        stream=exchange,
+        extensions={PIPE: exchange.pipe},
     )
