@@ -33,6 +33,7 @@ from proxy.relay import Relay
 from proxy.telemetry.usage import UsageMeter
 from proxy.upstream import faults
 from proxy.upstream.target import Target
+from proxy.upstream.transport.answering import Fields
 
 MAX_LISTING_BYTES = 1024 * 1024
 
@@ -114,7 +115,7 @@ class _Request(httpx.Request):
     @cached_property
     def headers(self) -> httpx.Headers:  # type: ignore[override] # an attribute of the base's objects
         """The fields."""
-        return httpx.Headers(self._fields)
+        return Fields(self._fields)
 
 
 class Forward:

@@ -7,6 +7,7 @@ ours: what we set is written by us alone.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from proxy.errors import RawHeaders
 
@@ -154,6 +155,7 @@ def is_event_stream(headers: RawHeaders) -> bool:
     return False
 
 
+@lru_cache(maxsize=64)  # an engine says the same of all its answers
 def _is_event_stream(kind: bytes) -> bool:
     return kind.partition(b";")[0].strip().lower() == b"text/event-stream"
 

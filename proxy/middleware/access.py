@@ -178,5 +178,8 @@ class _Recorder:
 
 def _add_missing(headers: list[tuple[bytes, bytes]], fields: RawHeaders) -> None:
     """Adds fields, but not where there is one of that name: a refusal has its own, which are newer."""
-    present = {name for name, _ in headers}
-    headers += [field for field in fields if field[0] not in present]
+    present = dict(headers)
+    if present.keys().isdisjoint(dict(fields)):
+        headers += fields
+    else:
+        headers += [field for field in fields if field[0] not in present]
