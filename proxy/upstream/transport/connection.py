@@ -218,14 +218,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def release(self) -> None:
         """The answer is complete: the next request may have the connection, if it is in order."""
-        whole = self._exchange is not None and self._exchange.sent
-        self._exchange = None
+        exchange, self._exchange = self._exchange, None
+        is_sent = exchange is not None and exchange.sent
         if self.closed:
             return
-        if whole and self.reader.reusable and not self.transport.get_write_buffer_size():
-            # It would keep the answer, and what a slow client has not taken of it.
-            self.reader.on_body = _nobody
-            self.resume()
+        if is_sent and self.reader.reusable and not self.transport.get_write_buffer_size():
+            if self._read_paused:
+                self.resume()
             self._home.rest(self, self._time())
         else:
             self.abort()
@@ -256,8 +255,13 @@ class Connection(asyncio.BufferedProtocol):
     # What the pool and who connects call
 
     def is_quiet(self) -> bool:
-        """Whether the other side has said nothing, as far as the system knows."""
-        return not self.closed and not self._poll.poll(0)
+        """Whether the other side has said nothing, as far as the system and TLS know.
+
+        If not, this cannot be used: some of what was said may be lost.
+        """
+        if self.closed or self._poll.poll(0):
+            return False
+        return self._tls is None or _is_drained(self._tls)
 
     def encrypted(self, transport: asyncio.Transport) -> None:
         """This is the transport from now on; the one that it had is under it."""
@@ -265,8 +269,15 @@ class Connection(asyncio.BufferedProtocol):
         self._tls = transport.get_extra_info("ssl_object")
 
 
-def _nobody(_: bytes) -> None:
-    """Takes what comes before a request is made, which is nothing."""
+def _is_drained(tls: ssl.SSLObject) -> bool:
+    """Whether nothing waits that the loop has read and not decrypted yet, be it an end."""
+    try:
+        tls.read(1)
+    except ssl.SSLWantReadError:
+        return True
+    except ssl.SSLError:
+        pass
+    return False
 
 
 def _protocol_error(exc: WireError) -> httpx.RemoteProtocolError:

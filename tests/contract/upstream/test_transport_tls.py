@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 from proxy.upstream import target, transport
+from proxy.upstream.transport.connection import READ_BYTES, Connection
+from proxy.upstream.transport.transport import Transport
 from tests.harness.forwarding import until
 from tests.harness.upstream import CERTIFICATE
 
@@ -29,6 +31,8 @@ class Server:
     def __init__(self, listening: socket.socket) -> None:
         self.answer = b""
         self.says_so = True
+        self.stays = False
+        self.done = threading.Event()
         self.closed = 0
         self._listening = listening
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -51,7 +55,12 @@ class Server:
             received = b""
             while not received.endswith(b"\r\n\r\n{}"):
                 received += made.recv(65536)
+            # In one piece, as far as the system can: what matters is what comes together.
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             made.sendall(self.answer)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+            if self.stays:
+                self.done.wait(10)
             if self.says_so:
                 made.setblocking(False)
                 with contextlib.suppress(ssl.SSLWantReadError):
@@ -153,3 +162,28 @@ async def test_a_body_of_known_length_that_was_cut(
     server[0].answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(LARGE) + 1) + LARGE
     with pytest.raises(httpx.RemoteProtocolError):
         await body(asked, server[0], late=False)
+
+
+@pytest.mark.parametrize("more", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"])
+async def test_what_waits_within_tls_is_not_the_next_answer(
+    server: tuple[Server, int],
+    asked: httpx.AsyncBaseTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    more: bytes,
+) -> None:
+    """The loop has read it and decrypts it in its next turn: the system knows nothing of it."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
+    length = READ_BYTES - len(head % READ_BYTES)
+    server[0].answer, server[0].stays = head % length + b"x" * length + more, True
+    assert isinstance(asked, Transport)
+    quiet: list[bool] = []
+    rest = asked.pool.rest
+
+    def resting(connection: Connection, now: float) -> None:
+        rest(connection, now)
+        quiet.append(connection.is_quiet())
+
+    monkeypatch.setattr(asked.pool, "rest", resting)
+    assert await body(asked, server[0], late=False) == b"x" * length
+    server[0].done.set()
+    assert quiet == [not more]
