@@ -14,6 +14,7 @@ _DIGITS = re.compile(rb"[0-9]{1,18}")
 
 _OK = 200
 _CODING, _LENGTH, _TRANSFER = b"content-encoding", b"content-length", b"transfer-encoding"
+_CODING_SIZE, _LENGTH_SIZE, _TRANSFER_SIZE = map(len, (_CODING, _LENGTH, _TRANSFER))
 
 # What belongs to the hop between the two of us, and what only a request of ours could have asked for:
 # a part of an answer must never pass for the whole.
@@ -38,7 +39,7 @@ def check_head(status: int, fields: RawHeaders) -> None:
         _check_status(status)
     for name, value in fields:
         # Few names are that long, and fewer have to be made lower.
-        if len(name) == len(_CODING) and name.lower() == _CODING:
+        if len(name) == _CODING_SIZE and name.lower() == _CODING:
             _check_coding(value)
 
 
@@ -79,10 +80,10 @@ def announced_length(fields: RawHeaders) -> int | None:
     framings = 0
     for name, value in fields:
         size = len(name)
-        if size == len(_LENGTH) and name.lower() == _LENGTH:
+        if size == _LENGTH_SIZE and name.lower() == _LENGTH:
             length = value
             framings += 1
-        elif size == len(_TRANSFER) and name.lower() == _TRANSFER:
+        elif size == _TRANSFER_SIZE and name.lower() == _TRANSFER:
             framings += 1
     if length is None:
         return None

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 import httpx
 
+from proxy.upstream.transport import endings
 from proxy.upstream.transport.exchange import Exchange
 from proxy.upstream.wire import ResponseReader, WireError
 
@@ -19,8 +20,6 @@ READ_BYTES = 32 * 1024
 """How much one call may read. uvloop would read 256,000 bytes into objects of their own, which costs no
 less (measured: the same within 5 %); with what may wait (see ``body``) this bounds what a client that
 does not read makes us hold."""
-
-_CUT = "the connection was cut before its response was complete"
 
 
 class Home(Protocol):
@@ -120,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             reader.feed(self._scratch[:nbytes])
         except WireError as exc:
-            exchange.fail(_protocol_error(exc))
+            exchange.fail(endings.not_valid(exc))
             return
         except BaseException as exc:  # noqa: BLE001 - what a sink raises is its pipe's to raise
             exchange.fail(exc)
@@ -140,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self.cause = self.cause or exc
         if self._exchange is not None:
             # Over TLS, uvloop calls this and nothing else where only the connection has ended.
-            self._end(_broken(exc, writing=not self._exchange.sent) if exc else None)
+            self._end(endings.broken(exc, writing=not self._exchange.sent) if exc else None)
         self._watch_no_more()
         self._home.gone(self)
 
@@ -163,33 +162,27 @@ class Connection(asyncio.BufferedProtocol):
         if exchange is None:
             return  # what was left has completed the answer, or was none
         if not is_whole:
-            exchange.broken(self, error or httpx.RemoteProtocolError(_CUT))
+            exchange.broken(self, error or endings.cut())
             return
         try:
             self.reader.feed_eof()
         except WireError as exc:
-            exchange.broken(self, _protocol_error(exc))
+            exchange.broken(self, endings.not_valid(exc))
         else:
             exchange.heard(self)
 
     def _read_rest(self, tls: ssl.SSLObject) -> bool:
-        """Takes what the loop leaves behind when a connection ends under TLS.
-
-        Neither loop reads more than one buffer of what has come with the end. It is bounded by what
-        they hold encrypted.
+        """Takes what the loop leaves behind, bounded by what it holds encrypted.
 
         Returns:
-            Whether the other side has said within TLS that this is all. Anybody can end a TCP
-            connection, and one of the loops does not tell the two apart.
+            Whether the other side has said that this is all. Anybody can end a TCP connection, and one
+            of the loops does not tell the two apart.
         """
         while self._exchange is not None:
-            try:
-                size = tls.read(len(self._scratch), self._scratch)
-            except ssl.SSLError:
-                return False
+            size = endings.left_in(tls, self._scratch)
             if not size:
-                return True
-            self.buffer_updated(cast("int", size))
+                return size is not None
+            self.buffer_updated(size)
         return True
 
     def _look(self) -> None:
@@ -261,33 +254,9 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.closed or self._poll.poll(0):
             return False
-        return self._tls is None or _is_drained(self._tls)
+        return self._tls is None or endings.is_drained(self._tls)
 
     def encrypted(self, transport: asyncio.Transport) -> None:
         """This is the transport from now on; the one that it had is under it."""
         self.transport = transport
         self._tls = transport.get_extra_info("ssl_object")
-
-
-def _is_drained(tls: ssl.SSLObject) -> bool:
-    """Whether nothing waits that the loop has read and not decrypted yet, be it an end."""
-    try:
-        tls.read(1)
-    except ssl.SSLWantReadError:
-        return True
-    except ssl.SSLError:
-        pass
-    return False
-
-
-def _protocol_error(exc: WireError) -> httpx.RemoteProtocolError:
-    error = httpx.RemoteProtocolError(str(exc))
-    error.__cause__ = exc
-    return error
-
-
-def _broken(exc: Exception | None, *, writing: bool) -> httpx.TransportError:
-    kind = httpx.WriteError if writing else httpx.ReadError
-    error = kind("the connection broke")
-    error.__cause__ = exc
-    return error
