@@ -40,7 +40,7 @@ by how many of them wait when it is about giving way, and of equals they are the
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
 from proxy.admission.closing import Closing
@@ -69,6 +69,9 @@ class FairQueue(Generic[T]):
         share: How many slots one account may hold.
         patience_seconds: How long what does not fit is passed over, and for how long in a row it
             may keep others out.
+
+    Attributes:
+        waiting: All that wait, in order of arrival.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class FairQueue(Generic[T]):
         self._turns = 0
         # Ordered, not plain: a dict that is emptied from its front is searched from its front.
         self._waiting: OrderedDict[Entry[T], None] = OrderedDict()
+        self.waiting: Collection[Entry[T]] = self._waiting
         self._passed_over: OrderedDict[Entry[T], None] = OrderedDict()
         self._claims: OrderedDict[Entry[T], None] = OrderedDict()
         # The claim that comes first, the number of such so far, and what has passed it.
@@ -101,11 +105,6 @@ class FairQueue(Generic[T]):
     def accounts(self) -> int:
         """How many accounts wait or hold."""
         return len(self._accounts)
-
-    @property
-    def waiting(self) -> Iterable[Entry[T]]:
-        """All that wait, in order of arrival."""
-        return self._waiting
 
     @property
     def oldest(self) -> Entry[T] | None:

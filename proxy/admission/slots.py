@@ -193,7 +193,7 @@ class Slots:
         self._queue.done(entry)
         now = self._clock()
         self._pace.note(now)
-        if self._queue:
+        if self._queue.waiting:
             self._serve(now)
 
     def _serve(self, now: float) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.admission.buffers import BufferBudget
 from proxy.context import RequestContext
@@ -187,3 +189,31 @@ async def test_one_body_at_a_time_where_one_is_allowed() -> None:
         await intake.read(context(), half, lifeline, lease)
         with budget.lease("a", 1) as other:
             await intake.read(context(), receiving(piece(b"{}", more=False)), lifeline, other)
+
+
+@given(
+    fields=st.lists(
+        st.tuples(
+            st.sampled_from([b"content-type", b"content-encoding", b"content-length", b"accept"]),
+            st.sampled_from(
+                [
+                    *(b"application/json", b"application/JSON", b"text/json", b"", b"*/*"),
+                    *(b"identity", b"br", b"0", b"10", b"11", b"011", b"1e9", b"-1", b"\xb2"),
+                ]
+            ),
+        ),
+        max_size=4,
+    )
+)
+def test_the_usual_head_is_looked_at_as_any_other(fields: list[tuple[bytes, bytes]]) -> None:
+    """Where a field stands twice there is no short way, and the same is said."""
+    shut = [*fields, (b"x", b"1"), (b"x", b"2")]
+    said: list[object] = []
+    for head in (fields, shut, [JSON, *fields], [JSON, *shut]):
+        try:
+            check_content(head, 10)
+            said.append(None)
+        except ProxyError as exc:
+            said.append((type(exc), str(exc)))
+    assert said[0] == said[1]
+    assert said[2] == said[3]

@@ -13,21 +13,24 @@ MAX_STRANGERS = 10_000
 _new = tuple.__new__
 
 
+class _Counters(dict[Meter, Counter]):
+    """By kinds of limits; each is made when it is first asked for."""
+
+    __slots__ = ()
+
+    def __missing__(self, meter: Meter) -> Counter:
+        counter = self[meter] = Counter()
+        return counter
+
+
 class _Account:
     """What one account has used, and how many of its requests run."""
 
     __slots__ = ("counters", "running")
 
     def __init__(self) -> None:
-        self.counters: dict[Meter, Counter] = {}
+        self.counters = _Counters()
         self.running = 0
-
-    def counter(self, meter: Meter) -> Counter:
-        """The one of this kind of limit."""
-        counter = self.counters.get(meter)
-        if counter is None:
-            counter = self.counters[meter] = Counter()
-        return counter
 
     def is_spent(self, tick: int) -> bool:
         """Whether forgetting it changes nothing."""
@@ -74,7 +77,7 @@ class MemoryBooks:
         # What `Counter.turn`, `wait` and `reading` say of most requests is worked out without a call of
         # theirs: three for each limit were most of this.
         for meter, limit in zip(meters, limits, strict=True):
-            counter, length = counters.get(meter) or books.counter(meter), meter.length
+            counter, length = counters[meter], meter.length
             if tick // length == counter.window:
                 left = length - tick % length
             else:
@@ -115,7 +118,7 @@ class MemoryBooks:
         if charge.lease:
             books.running -= 1
         for meter, window in zip(charge.meters, charge.windows, strict=True):
-            counter = books.counters.get(meter) or books.counter(meter)
+            counter = books.counters[meter]
             if tick // meter.length != counter.window:
                 counter.turn(tick, meter.length)
             if difference <= 0 and window == counter.window:
