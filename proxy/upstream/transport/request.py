@@ -17,6 +17,10 @@ ON_SENT = "bulwark.on_sent"
 """The extension of a request whose value is called each time that it is handed to a socket: from then
 on the engine may be working on it."""
 
+FIELDS = "bulwark.fields"
+"""The extension of a request that has its fields as they are sent, so that nobody has to make httpx's
+of them, and these of those: where the body is at hand, ``request.headers`` is not looked at then."""
+
 RawFields = list[tuple[bytes, bytes]]
 
 

@@ -12,7 +12,7 @@ from proxy.upstream.transport.connection import Connection
 from proxy.upstream.transport.deadlines import LastLimits
 from proxy.upstream.transport.exchange import Exchange
 from proxy.upstream.transport.pool import Pool
-from proxy.upstream.transport.request import Question, question, whole
+from proxy.upstream.transport.request import FIELDS, Question, RawFields, question, whole
 from proxy.upstream.wire import Head
 
 
@@ -37,12 +37,15 @@ class Transport(httpx.AsyncBaseTransport):
         Raises:
             httpx.TransportError: There is none, and the connection is closed.
         """
-        stream = request.stream
+        stream, extensions = request.stream, request.extensions
         if isinstance(stream, httpx.ByteStream):
-            fields, body = request.headers.raw, b"".join(stream)
+            fields: RawFields | None = extensions.get(FIELDS)
+            if fields is None:
+                fields = request.headers.raw
+            body = b"".join(stream)
         else:
             fields, body = await whole(request)
-        limits = self._limits.of(request.extensions.get("timeout", {}))
+        limits = self._limits.of(extensions.get("timeout", {}))
         asked = question(request, fields, body, limits)
         loop = asyncio.get_running_loop()
         now = loop.time()

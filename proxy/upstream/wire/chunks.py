@@ -78,9 +78,9 @@ class Chunks:
         except httptools.HttpParserError:
             self._fail("a chunked body is not valid, or something follows it")
         pieces = self._pieces
-        if len(pieces) == 1:
-            body = pieces.pop()
-        else:
+        body = pieces.pop() if pieces else b""
+        if pieces:  # most often it was the only one
+            pieces.append(body)
             body = b"".join(pieces)
             pieces.clear()
         if not self._pending:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from proxy.upstream import target, transport
+from proxy.upstream.transport.request import FIELDS
 from proxy.upstream.transport.transport import Transport
 from tests.harness.deaf import deaf_port
 from tests.harness.forwarding import until
@@ -64,6 +65,18 @@ async def test_what_could_be_read_in_two_ways_is_not_sent(
     with pytest.raises(httpx.LocalProtocolError):
         await asked.handle_async_request(request)
     assert upstream.connections == []
+
+
+async def test_fields_as_they_are_sent(asked: Transport, upstream: Upstream) -> None:
+    """Where somebody has them they are taken, in place of httpx's, and are looked at as those are."""
+    fields = [(b"host", b"x"), (b"a", b"b"), (b"content-length", b"2")]
+    stream = httpx.ByteStream(b"{}")
+    request = httpx.Request("POST", "http://y", stream=stream, extensions={FIELDS: fields})
+    await (await asked.handle_async_request(request)).aread()
+    assert upstream.requests[0].headers == tuple(fields)
+    fields.append((b"c", b"\n"))
+    with pytest.raises(httpx.LocalProtocolError):
+        await asked.handle_async_request(request)
 
 
 async def test_behind_connect_there_is_no_answer(asked: Transport, upstream: Upstream) -> None:
