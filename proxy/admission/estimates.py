@@ -65,6 +65,10 @@ class Estimates:
         ratios = self._tokens_per_byte
         ratio = ratios.pop(account, START_TOKENS_PER_BYTE)
         ratio = seen if seen > ratio else ratio + (seen - ratio) * _FALL
-        ratios[account] = min(max(ratio, LEAST_TOKENS_PER_BYTE), MOST_TOKENS_PER_BYTE)
+        if ratio < LEAST_TOKENS_PER_BYTE:
+            ratio = LEAST_TOKENS_PER_BYTE
+        elif ratio > MOST_TOKENS_PER_BYTE:
+            ratio = MOST_TOKENS_PER_BYTE
+        ratios[account] = ratio
         if len(ratios) > self._max_accounts:
             ratios.popitem(last=False)

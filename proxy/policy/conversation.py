@@ -109,8 +109,13 @@ class Conversation:
                 where = f"{name}[{index}]"
                 raise InvalidValue(f"{where} must be an object.", param=where)
             # Most are a plain role and a string, which the rest of this would count the same way.
-            content = message.get("content") if len(message) == _PLAIN_MEMBERS else None
-            if type(content) is str and message.get("role") in _PLAIN_ROLES:
+            if (
+                len(message) == _PLAIN_MEMBERS
+                and "content" in message
+                and type(content := message["content"]) is str
+                and "role" in message
+                and message["role"] in _PLAIN_ROLES
+            ):
                 self.chars += len(content)
             else:
                 self._message(message, name, index)
