@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from proxy.upstream.transport.answering import Answer, Fields
+from proxy.upstream.transport.answering import Answer, fields_of
 
 PAIRS = [
     (b"content-type", b"application/json"),
@@ -27,7 +27,7 @@ class Body(httpx.AsyncByteStream):
 def test_the_fields_are_those_that_httpx_makes(pairs: list[tuple[bytes, bytes]]) -> None:
     """In each way in which they can be asked for, and kept, changed and copied."""
     theirs = httpx.Response(200, headers=pairs, stream=Body()).headers
-    ours = Answer(200, headers=Fields(pairs), stream=Body()).headers
+    ours = Answer(200, headers=fields_of(pairs), stream=Body()).headers
     assert type(ours) is httpx.Headers
     assert vars(ours) == vars(theirs)
     assert (ours, ours.raw, ours.multi_items()) == (theirs, theirs.raw, theirs.multi_items())
@@ -41,7 +41,7 @@ def test_the_fields_are_those_that_httpx_makes(pairs: list[tuple[bytes, bytes]])
 def test_the_pairs_are_not_changed_with_the_fields() -> None:
     """A response is its owner's."""
     pairs = PAIRS[:]
-    fields = Fields(pairs)
+    fields = fields_of(pairs)
     response = Answer(200, headers=fields, stream=Body())
     del response.headers["set-cookie"]
     assert (pairs, fields.raw) == (PAIRS, PAIRS)

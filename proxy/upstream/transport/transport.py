@@ -6,7 +6,7 @@ from math import inf
 import httpx
 
 from proxy.pipe import PIPE
-from proxy.upstream.transport.answering import Answer, Fields
+from proxy.upstream.transport.answering import Answer, fields_of
 from proxy.upstream.transport.connecting import Connector
 from proxy.upstream.transport.connection import Connection
 from proxy.upstream.transport.deadlines import LastLimits
@@ -80,7 +80,7 @@ class Transport(httpx.AsyncBaseTransport):
 def _response(exchange: Exchange, head: Head) -> httpx.Response:
     return Answer(
         head.status,
-        headers=Fields(head.fields),
+        headers=fields_of(head.fields),
         stream=exchange,
         extensions={PIPE: exchange.pipe},
     )
