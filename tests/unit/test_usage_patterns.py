@@ -19,6 +19,12 @@ def event(content: Any, /, **more: Any) -> bytes:
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def completion(text: Any) -> bytes:
+    """As engines write one of the older endpoint."""
+    choice = {"index": 0, "text": text, "finish_reason": None}
+    return json.dumps({"object": "text_completion", "choices": [choice]}).encode()
+
+
 texts = st.one_of(
     st.sampled_from(
         ["", "a", "word ", "é", "😀", "\x7f", "\xa0", "\u2028", '"', "\\", "\n", "\\u0041"]
@@ -47,6 +53,19 @@ mores: st.SearchStrategy[dict[str, Any]] = st.one_of(
     ),
 )
 plain = st.builds(event, texts)
+thought = st.builds(
+    lambda text, names: event(*names[1:], delta=dict.fromkeys(names[0], text)),
+    texts,
+    st.sampled_from(
+        [
+            (["reasoning"], None),
+            (["reasoning"], ""),
+            (["reasoning_content"], None),
+            (["reasoning", "reasoning_content"], None),
+        ]
+    ),
+)
+completed = st.builds(completion, texts)
 odd = st.builds(lambda text, more: event(text, **more), texts, mores)
 raw = st.sampled_from(
     [
@@ -62,7 +81,7 @@ raw = st.sampled_from(
         b'{"id":"c","choices":[{"index":0,"delta":{"content":"}}]}',
     ]
 )
-streams = st.lists(st.one_of(plain, plain, odd, raw), max_size=12)
+streams = st.lists(st.one_of(plain, plain, odd, raw, thought, completed), max_size=12)
 
 Told = tuple[list[Mark | str], int, int, bool, Figures]
 
@@ -142,6 +161,17 @@ def reads(payloads: list[bytes], monkeypatch: pytest.MonkeyPatch) -> int:
         pytest.param([event("a", x="content")] * 3, 3, id="in doubt it is parsed"),
         pytest.param([event("a", x="\\")] * 3, 3, id="an escape elsewhere leaves doubt"),
         pytest.param([event("a", delta={"reasoning": "b"})] * 3, 3, id="two texts are parsed"),
+        pytest.param([event(None, delta={"reasoning": "b"})] * 3, 1, id="a thought alone is not"),
+        pytest.param(
+            [event(None, delta={"reasoning_content": "b"})] * 3, 1, id="by its old name either"
+        ),
+        pytest.param(
+            [event(None, delta={"reasoning": "b", "reasoning_content": "b"})] * 3,
+            3,
+            id="by both it is",
+        ),
+        pytest.param([completion("a"), completion("b")], 1, id="a completion is not"),
+        pytest.param([completion(["a"]), completion(["a"])], 2, id="but where it is a list"),
     ],
 )
 def test_what_is_parsed(

@@ -98,8 +98,6 @@ _MOST_IN_VAIN = 4
 
 _MAX_PATTERN_BYTES = 4 * 1024
 
-_CONTENT = b'"content"'
-
 
 class Choices:
     """Chat completions and completions.
@@ -187,22 +185,22 @@ class Choices:
             self._unasked = True
             self._said.of_choice(choices[0].index, said)
         elif mark is _PLAIN and len(choices) == 1 and self._in_vain < _MOST_IN_VAIN:
-            self._take_pattern(payload, choices[0].delta)
+            self._take_pattern(payload, choices[0])
         return mark
 
-    def _take_pattern(self, payload: bytes, delta: "_Delta | None") -> None:
-        """Keeps an event that says nothing but a text, if there is no doubt where that stands."""
-        if (
-            delta is None
-            or type(delta.content) is not str
-            or len(delta.content) != _length_of(delta)
-        ):
-            return
+    def _take_pattern(self, payload: bytes, choice: "_Choice") -> None:
+        """Keeps an event that says nothing but one text, if there is no doubt where that stands."""
+        name, text = _only_text(choice)
         # Without an escape each quotation mark begins or ends a string; and this one is the only
         # member, and the only text, of its name.
-        if len(payload) > _MAX_PATTERN_BYTES or b"\\" in payload or payload.count(_CONTENT) != 1:
+        if (
+            not text
+            or len(payload) > _MAX_PATTERN_BYTES
+            or b"\\" in payload
+            or payload.count(name) != 1
+        ):
             return
-        start = payload.find(b'"', payload.find(_CONTENT) + len(_CONTENT)) + 1
+        start = payload.find(b'"', payload.find(name) + len(name)) + 1
         end = payload.find(b'"', start)
         head, tail = payload[:start], payload[end:]
         if head == self._head and tail == self._tail:
@@ -308,6 +306,22 @@ class Messages:
 def waits(event: bytes) -> bool:
     """Whether an event that begins so tells that nothing is generated yet; it may be a long one."""
     return _WAITS.match(event) is not None
+
+
+def _only_text(choice: _Choice) -> tuple[bytes, str]:
+    """The one text of a choice and the name of its member, quoted; no text if there are more."""
+    delta = choice.delta
+    if delta is None:
+        return b'"text"', choice.text if type(choice.text) is str else ""
+    name, text = b'"content"', delta.content
+    if not text:
+        name, text = b'"reasoning"', delta.reasoning
+        if text is None:
+            name, text = b'"reasoning_content"', delta.reasoning_content
+        elif delta.reasoning_content is not None:
+            return name, ""  # the same under both, which count once
+    only = type(text) is str and len(text) == _length_of(delta)
+    return name, text if only else ""
 
 
 def _length_of(delta: _Delta) -> int:

@@ -63,7 +63,7 @@ class Stream:
 
     def note(self, chunk: bytes) -> bytes:
         """What to pass on of this chunk."""
-        if not self._frames.idle or chunk[-3:] not in _WHOLE:
+        if not self._frames.idle or not chunk.endswith(_WHOLE):
             return self._note_pieces(chunk)
         # Nearly every chunk is one event. Two of them are no JSON together.
         start = 6 if chunk.startswith(_DATA) else _data_start(chunk)
