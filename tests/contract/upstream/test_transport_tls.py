@@ -32,7 +32,8 @@ class Server:
         self.answer = b""
         self.says_so = True
         self.stays = False
-        self.done = threading.Event()
+        self.asked, self.goes, self.sent, self.done = (threading.Event() for _ in range(4))
+        self.goes.set()
         self.closed = 0
         self._listening = listening
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -51,14 +52,15 @@ class Server:
 
     def _serve(self, accepted: socket.socket) -> None:
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(LARGE))
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._tls.wrap_socket(accepted, server_side=True) as made:
             received = b""
             while not received.endswith(b"\r\n\r\n{}"):
                 received += made.recv(65536)
-            # In one piece, as far as the system can: what matters is what comes together.
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            self.asked.set()
+            self.goes.wait(10)
             made.sendall(self.answer)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+            self.sent.set()
             if self.stays:
                 self.done.wait(10)
             if self.says_so:
@@ -184,6 +186,11 @@ async def test_what_waits_within_tls_is_not_the_next_answer(
         quiet.append(connection.is_quiet())
 
     monkeypatch.setattr(asked.pool, "rest", resting)
-    assert await body(asked, server[0], late=False) == b"x" * length
+    server[0].goes.clear()
+    task = asyncio.create_task(body(asked, server[0], late=False))
+    await until(server[0].asked.is_set)
+    server[0].goes.set()
+    server[0].sent.wait(10)  # the loop stands still, so that it finds all of it at once
+    assert await task == b"x" * length
     server[0].done.set()
     assert quiet == [not more]
