@@ -8,12 +8,12 @@ import inspect
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from proxy import __version__, errors
@@ -22,6 +22,7 @@ from proxy.context import RequestContext
 from proxy.errors import Reason
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Gauges, Metrics
+from proxy.telemetry.series import Distribution, Tally
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -239,15 +240,21 @@ def concrete_errors() -> Iterator[type[errors.ProxyError]]:
     return iter(sorted(classes, key=lambda cls: (cls.status, cls.reason)))
 
 
-def series() -> Iterator[MetricWrapperBase]:
-    """Every series that the server has."""
+def series() -> Iterator[tuple[Metric, Sequence[str]]]:
+    """Every series that the server has, with the names of its labels."""
     registry = CollectorRegistry()
     Metrics(registry, version=__version__).watch(
         Gauges(**{field.name: lambda: 0 for field in fields(Gauges)})
     )
     for collector in list(registry._collector_to_names):  # noqa: SLF001 -- has no other list
         if isinstance(collector, MetricWrapperBase):
-            yield collector
+            names = collector._labelnames  # noqa: SLF001 -- has no other way
+        elif isinstance(collector, Tally | Distribution):
+            names = collector.label_names
+        else:
+            raise TypeError(f"{type(collector)}: how are its labels called?")
+        (metric,) = collector.describe()
+        yield metric, names
 
 
 def log_fields() -> list[str]:
@@ -314,19 +321,16 @@ def _errors() -> str:
 
 
 def _metrics() -> str:
-    return _table(
-        ("name", "type", "labels", "meaning"), (_metric(collector) for collector in series())
-    )
+    return _table(("name", "type", "labels", "meaning"), (_metric(*each) for each in series()))
 
 
 def _log() -> str:
     return _table(("field", "meaning"), ((f"`{name}`", LOG_FIELDS[name]) for name in log_fields()))
 
 
-def _metric(collector: MetricWrapperBase) -> tuple[str, ...]:
-    (metric,) = collector.describe()
+def _metric(metric: Metric, label_names: Sequence[str]) -> tuple[str, ...]:
     suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
-    labels = ", ".join(f"`{label}`" for label in collector._labelnames)  # noqa: SLF001 -- no other way
+    labels = ", ".join(f"`{label}`" for label in label_names)
     return f"`{metric.name}{suffix}`", metric.type, labels, metric.documentation
 
 

@@ -22,13 +22,16 @@ class Tally(Collector):
         text: What it counts.
         labels: The names of the labels.
         registry: Where it is registered.
+
+    Attributes:
+        label_names: As given.
     """
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry
     ) -> None:
         self._about = name, text
-        self._labels = labels
+        self.label_names = tuple(labels)
         self._counts: dict[tuple[object, ...], float] = {}
         registry.register(self)
 
@@ -39,14 +42,14 @@ class Tally(Collector):
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """What a scrape reads."""
-        family = CounterMetricFamily(*self._about, labels=self._labels)
+        family = CounterMetricFamily(*self._about, labels=self.label_names)
         for values, count in self._counts.items():
             family.add_metric([str(value) for value in values], count)
         yield family
 
     def describe(self) -> Iterable[CounterMetricFamily]:
         """Its name, so that no other can have it."""
-        yield CounterMetricFamily(*self._about, labels=self._labels)
+        yield CounterMetricFamily(*self._about, labels=self.label_names)
 
 
 class Spread:
@@ -80,6 +83,9 @@ class Distribution(Collector):
         bounds: The upper bounds of its buckets, in their order.
         registry: Where it is registered.
         label: The name of its label; None without one.
+
+    Attributes:
+        label_names: That label, or none.
     """
 
     def __init__(
@@ -92,7 +98,7 @@ class Distribution(Collector):
         label: str | None = None,
     ) -> None:
         self._about = name, text
-        self._labels = [label] if label is not None else []
+        self.label_names = (label,) if label is not None else ()
         self._bounds = bounds
         self._words = [*map(floatToGoString, (*bounds, inf))]
         self._spreads: dict[str, Spread] = {}
@@ -108,15 +114,15 @@ class Distribution(Collector):
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """What a scrape reads."""
-        family = HistogramMetricFamily(*self._about, labels=self._labels)
+        family = HistogramMetricFamily(*self._about, labels=self.label_names)
         for value, spread in self._spreads.items():
             below, buckets = 0, []
             for word, count in zip(self._words, spread.counts, strict=True):
                 below += count
                 buckets.append((word, float(below)))
-            family.add_metric([value] if self._labels else [], buckets, spread.total)
+            family.add_metric([value] if self.label_names else [], buckets, spread.total)
         yield family
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
         """Its name, so that no other can have it."""
-        yield HistogramMetricFamily(*self._about, labels=self._labels)
+        yield HistogramMetricFamily(*self._about, labels=self.label_names)

@@ -43,9 +43,8 @@ WORDS = {
 def series() -> dict[str, set[str]]:
     """Every name under which Prometheus knows something of the proxy, with its labels."""
     found: dict[str, set[str]] = {}
-    for collector in docs.series():
-        (metric,) = collector.describe()
-        labels = set(collector._labelnames) | TARGET
+    for metric, label_names in docs.series():
+        labels = set(label_names) | TARGET
         suffixes = {"counter": ["_total"], "info": ["_info"]}.get(metric.type, [""])
         if metric.type == "histogram":
             suffixes = ["_sum", "_count"]
