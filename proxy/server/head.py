@@ -83,14 +83,16 @@ def read(method: bytes, version: str, raw: RawHeaders) -> tuple[list[tuple[bytes
     Raises:
         InvalidHttp: As ``check_head``.
     """
-    # llhttp leaves white space behind a value (RFC 9112 §5.1). Transfer-Encoding keeps it: what we are
-    # asked to overlook there, someone else may not.
-    fields = [
-        (name, value if name == b"transfer-encoding" else value.rstrip(b" \t"))
-        for raw_name, value in raw
-        if (name := raw_name.lower())  # always: a field has a name
-    ]
-    judged = [field for field in fields if field[0] in _JUDGED]
+    fields: list[tuple[bytes, bytes]] = []
+    judged: list[tuple[bytes, bytes]] = []
+    for raw_name, value in raw:
+        name = raw_name.lower()
+        # llhttp leaves white space behind a value (RFC 9112 §5.1). Transfer-Encoding keeps it: what
+        # we are asked to overlook there, someone else may not.
+        field = (name, value if name == b"transfer-encoding" else value.rstrip(b" \t"))
+        fields.append(field)
+        if name in _JUDGED:
+            judged.append(field)
     check_head(method, version, judged)
     # RFC 9110 §10.1.1: an expectation in HTTP/1.0 is ignored.
     return fields, version != "1.0" and _expects_continue(judged)
