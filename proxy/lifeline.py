@@ -222,13 +222,13 @@ class Lifeline:
         self.end(refusal or ClientDisconnected())
 
     async def _watch(self, receive: Receive) -> None:
-        error: ProxyError = ClientDisconnected()
         try:
             while (await receive())["type"] != "http.disconnect":
                 pass
         except ProxyError as refusal:
-            error = refusal  # a body where none is read, and a broken one
-        self.end(error)
+            self.end(refusal)  # a body where none is read, and a broken one
+        else:
+            self.end(ClientDisconnected())
 
     def look(self, now: float) -> float:
         """Ends the request if a deadline is over; says when the next one is, or ``inf``."""
@@ -255,16 +255,23 @@ class Lifeline:
         traceback: TracebackType | None,
     ) -> bool:
         self._live.discard(self)
-        if self._watcher is not None:
-            self._watcher.cancel()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.cancel()
         ours = bool(self._scope.__exit__(exc_type, exc, traceback))
-        if self._error is None:
+        error, self._error = self._error, None
+        if error is None:
             return ours
         if exc is None:
             # The answer was complete before anything could end it; or its client had left while
             # the last of it waited, after which nothing waits any more, and nothing arrives.
-            if not isinstance(self._error, ClientDisconnected):
+            if not isinstance(error, ClientDisconnected):
                 return ours
         elif not ours and not isinstance(exc, Exception):
             return False  # the process is being torn down: not for us to turn into an answer
-        raise self._error from (None if ours else exc)
+        try:
+            raise error from (None if ours else exc)
+        finally:
+            # It holds this frame from now on, and through it the request's body. Held by the frame or
+            # by us, both would wait for the collector of garbage, outside every bound.
+            del error

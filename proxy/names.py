@@ -81,7 +81,8 @@ class Names:
         # Whoever is called off leaves the others waiting.
         found = await asyncio.shield(question.answer)
         if isinstance(found, OSError):
-            raise found
+            # A new one: this one is kept, and would keep everything that it was ever raised through.
+            raise type(found)(*found.args)
         return found
 
     async def reach(
@@ -123,7 +124,10 @@ class Names:
             else:
                 self._silent.pop(address, None)
                 return made
-        raise refused
+        try:
+            raise refused
+        finally:
+            del refused  # which holds this frame: the two would wait for the collector of garbage
 
     def _likeliest_first(self, addresses: list[str]) -> list[str]:
         """Those that said nothing last, the latest of them at the end."""

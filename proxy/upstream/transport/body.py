@@ -175,6 +175,7 @@ class Body(httpx.AsyncByteStream):
     def _drop(self) -> None:
         if self._line is not None:
             self.fail(httpx.ReadError("the answer was closed before it was complete"))
+        self._failure = None
 
     def _let_go(self) -> None:
         """The connection is not this answer's any more."""
@@ -182,8 +183,17 @@ class Body(httpx.AsyncByteStream):
 
     def _check(self) -> None:
         """Raises why nothing more will come, if that is so."""
-        if self._failure is not None:
-            raise self._failure
+        if self._line is None and not self._complete:
+            raise self._why()
+
+    def _why(self) -> BaseException:
+        """Why nothing more will come, told once.
+
+        What is raised holds the frames it went through, and they hold us, and the body that was sent:
+        were it held here too, all of that would wait for the collector of garbage.
+        """
+        failure, self._failure = self._failure, None
+        return failure or httpx.ReadError("the answer was closed before it was complete")
 
     def _news(self) -> asyncio.Future[None]:
         """Is over when something has happened."""
