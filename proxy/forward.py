@@ -33,7 +33,6 @@ from proxy.relay import Relay
 from proxy.telemetry.usage import UsageMeter
 from proxy.upstream import faults
 from proxy.upstream.target import Target
-from proxy.upstream.transport.answering import Fields
 
 MAX_LISTING_BYTES = 1024 * 1024
 
@@ -115,7 +114,7 @@ class _Request(httpx.Request):
     @cached_property
     def headers(self) -> httpx.Headers:  # type: ignore[override] # an attribute of the base's objects
         """The fields."""
-        return Fields(self._fields)
+        return httpx.Headers(self._fields)
 
 
 class Forward:
