@@ -33,9 +33,11 @@ class ErrorLayer:
         except ProxyError as error:
             if isinstance(error, Fault):
                 context.fault = _classes(error)
+            _let_go(error)
             await _end(error, context, scope, send)
         except Exception as exc:  # noqa: BLE001 - the one place that catches everything
             context.fault = f"{_classes(exc)} at {_frames(exc.__traceback__)}"
+            _let_go(exc)
             await _end(_bug(context), context, scope, send)
 
 
@@ -67,6 +69,11 @@ def _bug(context: RequestContext) -> InternalError:
         "Something went wrong inside this proxy. Its log has the details under the "
         f"request id {context.request_id}."
     )
+
+
+def _let_go(exc: BaseException) -> None:
+    """Forgets the frames of the request, which hold its body: its client may take long to read why."""
+    exc.__traceback__ = exc.__cause__ = exc.__context__ = None
 
 
 def _classes(exc: BaseException) -> str:

@@ -7,6 +7,7 @@ and until then the body is outside of ``PROXY_MAX_BUFFERED_BYTES``.
 import asyncio
 import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -16,7 +17,9 @@ import httpx
 import pytest
 
 from proxy.context import RequestContext
+from proxy.errors import UpstreamError
 from proxy.lifeline import Lifeline
+from proxy.middleware.errors import ErrorLayer
 from proxy.names import Names
 from proxy.upstream import target, transport
 from proxy.upstream.transport.exchange import Exchange
@@ -204,3 +207,39 @@ async def test_a_name_that_nobody_knows() -> None:
             await asked.handle_async_request(request)
     await assert_nothing_held(before)
     await asked.aclose()
+
+
+class Body:
+    """What a request holds."""
+
+
+@pytest.mark.parametrize("error", [UpstreamError, ValueError])
+async def test_what_it_held_is_let_go_before_its_client_is_told(error: type[Exception]) -> None:
+    """A client may take long to read why, and nothing is counted for it by then."""
+    held_: list[weakref.ref[Body]] = []
+    context = RequestContext(
+        request_id="id", method="POST", client="127.0.0.1", headers=[], started=0.0
+    )
+    scope: dict[str, Any] = {}
+    context.attach(scope)
+
+    def fail(body: Body) -> None:
+        held_.append(weakref.ref(body))
+        raise KeyError
+
+    async def app(*_: object) -> None:
+        try:
+            fail(Body())
+        except KeyError as exc:
+            raise error("x") from exc
+
+    async def send(_: object) -> None:
+        assert held_[0]() is None
+
+    await ErrorLayer(app)(scope, receiving, send)
+    assert "KeyError" in context.fault
+
+
+async def receiving() -> dict[str, Any]:
+    """Nothing is received."""
+    raise AssertionError
