@@ -25,7 +25,7 @@ from proxy.upstream import target, transport
 from proxy.upstream.transport.exchange import Exchange
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
-from tests.harness.upstream import SSE_HEAD, End, Script, event, response
+from tests.harness.upstream import LAST_CHUNK, SSE_HEAD, End, Script, event, response
 
 pytestmark = pytest.mark.both_ways
 
@@ -81,6 +81,7 @@ NEVER: list[End] = [End.SILENCE]
     "how",
     [
         pytest.param(Failure("ok", [response(b"{}")]), id="it does not"),
+        pytest.param(Failure("ok", [*BEGUN, LAST_CHUNK], STREAM_BODY), id="nor does a stream"),
         pytest.param(Failure("client_disconnected", NEVER, leaves=True), id="left while waiting"),
         pytest.param(
             Failure("client_disconnected", [*BEGUN, End.SILENCE], STREAM_BODY, leaves=True),
