@@ -16,6 +16,10 @@ _JOINED_BYTES = 64 * 1024
 _PIECE_BYTES = 256 * 1024
 """How much of a longer one is given to the loop at once, which may copy what the socket won't take."""
 
+CROSSING_SECONDS = 1.0
+"""How long after a request the end of its connection may still be one that had no request in sight: as
+long as it takes to the engine and back, and a busy loop to see it. Whoever closes later has read it."""
+
 
 class Line(body.Line, Protocol):
     """The connection, as an exchange knows it."""
@@ -46,13 +50,14 @@ class Exchange(body.Body):
         head: That of the answer, once it is there.
         heard_at: When something was last heard, as the loop counts.
         sent: Whether the whole request was handed to the socket.
-        stale: Whether it failed on a connection that others had used, before a byte of an answer:
-            nobody has looked at the request.
+        stale: Whether it failed on a connection that others had used, so soon that its end must have
+            crossed the request: nobody has looked at that.
     """
 
     __slots__ = (
         "_asked_at",
         "_blocked_at",
+        "_is_taken",
         "_question",
         "_started",
         "head",
@@ -66,6 +71,7 @@ class Exchange(body.Body):
         self._question = question
         self._started = self._asked_at = self.heard_at = started
         self._blocked_at = inf
+        self._is_taken = False
         self.head: Head | None = None
         self.sent = False
         self.stale = False
@@ -78,7 +84,7 @@ class Exchange(body.Body):
         """
         question = self._question
         self._line, self._failure, self.sent, self.stale = line, None, False, False
-        self._blocked_at = inf
+        self._blocked_at, self._is_taken = inf, False
         line.begin(self)
         try:
             self._expect(line.reader)
@@ -115,7 +121,8 @@ class Exchange(body.Body):
 
     def broken(self, line: Line, error: httpx.TransportError) -> None:
         """It is over, in mid-answer or before."""
-        self.stale = line.used > 1 and not line.reader.heard
+        late = self._is_taken or self._loop.time() - self._asked_at > CROSSING_SECONDS
+        self.stale = line.used > 1 and not (line.reader.heard or late)
         self.fail(error)
 
     def blocked(self, line: Line, now: float) -> None:
@@ -134,8 +141,8 @@ class Exchange(body.Body):
             self.fail(httpx.ReadTimeout("the upstream said nothing in time"))
 
     def unblocked(self) -> None:
-        """It does again."""
-        self._blocked_at = inf
+        """It does again: it is there, and reads."""
+        self._blocked_at, self._is_taken = inf, True
         self.wake()
 
     # Sending
