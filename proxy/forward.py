@@ -6,8 +6,8 @@ response. Each is one ``with`` block of one task, so that every way out gives ba
 """
 
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import anyio
 import httpx
@@ -32,13 +32,10 @@ from proxy.principal import Allowance, Principal
 from proxy.relay import Relay
 from proxy.telemetry.usage import UsageMeter
 from proxy.upstream import faults
+from proxy.upstream.request import Request
 from proxy.upstream.target import Target
 
 MAX_LISTING_BYTES = 1024 * 1024
-
-FIELDS = "bulwark.fields"
-"""The extension of a request whose value is its fields as they are to be sent, names lowercase: the
-same as in ``headers``, before httpx has looked at each."""
 
 _MOST_TERMS = 1024
 
@@ -87,34 +84,6 @@ class _Question:
     query: bytes
     body: bytes | None = None
     meter: UsageMeter | None = None
-
-
-class _Request(httpx.Request):
-    """As httpx's own, of what is in order already.
-
-    That one looks at each argument for what else it may be, and at each field twice: as much as
-    sending it takes. Here the fields become httpx's when somebody asks for them, which our transport
-    does not (``FIELDS``).
-    """
-
-    def __init__(  # the base's is not called: all that it sets is here
-        self,
-        method: str,
-        url: httpx.URL,
-        fields: list[tuple[bytes, bytes]],
-        body: bytes,
-        extensions: dict[str, Any],
-    ) -> None:
-        self.method = method
-        self.url = url
-        self.stream = httpx.ByteStream(body)
-        self.extensions = extensions
-        self._fields = fields
-
-    @cached_property
-    def headers(self) -> httpx.Headers:  # type: ignore[override] # an attribute of the base's objects
-        """The fields."""
-        return httpx.Headers(self._fields)
 
 
 class Forward:
@@ -295,8 +264,8 @@ class Forward:
         # The table's own path, never the client's, and the query byte for byte: httpx.URL would
         # requote the one and normalise the other.
         target = endpoint.path + (b"?" + question.query if question.query else b"")
-        extensions = {"target": target, "timeout": self._timeouts, FIELDS: fields}
-        request = _Request(endpoint.method, self._url, fields, body or b"", extensions)
+        extensions: dict[str, object] = {"target": target, "timeout": self._timeouts}
+        request = Request(endpoint.method, self._url, fields, body or b"", extensions)
         # Who keeps the time also says when the request is sent, and not only to be.
         lifeline.expect(None if self._is_timed else self._first_byte)
         if meter is not None:

@@ -6,20 +6,13 @@ from typing import cast
 
 import httpx
 
+from proxy.pipe import ON_SENT
 from proxy.upstream.transport.deadlines import Limits
 from proxy.upstream.wire import serialise
 
 MAX_HEAD_BYTES = "bulwark.max_head_bytes"
 """The extension of a request that bounds what is read until its answer begins, interim answers and
 all; without it, 64 KiB are."""
-
-ON_SENT = "bulwark.on_sent"
-"""The extension of a request whose value is called each time that it is handed to a socket: from then
-on the engine may be working on it."""
-
-FIELDS = "bulwark.fields"
-"""The extension of a request that has its fields as they are sent, so that nobody has to make httpx's
-of them, and these of those: where the body is at hand, ``request.headers`` is not looked at then."""
 
 RawFields = list[tuple[bytes, bytes]]
 

@@ -6,13 +6,14 @@ from math import inf
 import httpx
 
 from proxy.pipe import PIPE
+from proxy.upstream.request import FIELDS
 from proxy.upstream.transport.answering import Answer, fields_of
 from proxy.upstream.transport.connecting import Connector
 from proxy.upstream.transport.connection import Connection
 from proxy.upstream.transport.deadlines import LastLimits
 from proxy.upstream.transport.exchange import Exchange
 from proxy.upstream.transport.pool import Pool
-from proxy.upstream.transport.request import FIELDS, Question, RawFields, question, whole
+from proxy.upstream.transport.request import Question, RawFields, question, whole
 from proxy.upstream.wire import Head
 
 

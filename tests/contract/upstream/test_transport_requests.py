@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from proxy.upstream import target, transport
-from proxy.upstream.transport.request import FIELDS
+from proxy.upstream.request import FIELDS
 from proxy.upstream.transport.transport import Transport
 from tests.harness.deaf import deaf_port
 from tests.harness.forwarding import until
