@@ -2,27 +2,23 @@
 
 A pipe whose reader sleeps, a terminal that is stopped, a disk that is full: a plain ``write`` would
 hold every request of the process until it is taken. Here lines wait in a bounded buffer; what does
-not fit is lost, counted, and said where it is missing. No thread, and no ``O_NONBLOCK``: that would
-be every process's who shares the stream.
+not fit is lost, counted, and said where it is missing. No thread; how a stream is written to without
+waiting is ``proxy.telemetry.outlet``'s business.
 """
 
 import asyncio
-import os
-import select
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
+
+from proxy.telemetry.outlet import PIECE_BYTES, Outlet
 
 MAX_BYTES = 1024 * 1024
 """What may wait: 1,500 lines, a second or two of a busy server."""
 
 RETRY_SECONDS = 0.02
 CLOSE_SECONDS = 1.0
-
-# What is taken whole or not at all by whatever poll(2) calls writable: a page of a pipe is free
-# then (pipe(7)), and of a socket's buffer two thirds.
-_PIECE_BYTES = select.PIPE_BUF
 
 
 class LineWriter:
@@ -58,15 +54,15 @@ class LineWriter:
         self._bytes = 0
         self._lost = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._poll = select.poll()
-        self._descriptor = _descriptor_of(stream)
-        if self._descriptor is not None:
+        self._outlet: Outlet | None = None
+        descriptor = _descriptor_of(stream)
+        if descriptor is not None:
             stream.flush()  # what others have written before comes before
-            self._poll.register(self._descriptor, select.POLLOUT)
+            self._outlet = Outlet(descriptor)
 
     def write(self, line: bytes) -> None:
         """Takes a line, with its end. Does not wait, and raises nothing where it cannot be written."""
-        if self._descriptor is None:
+        if self._outlet is None:
             self._stream.write(line)
             self._stream.flush()
             return
@@ -87,7 +83,7 @@ class LineWriter:
 
     def flush(self, seconds: float) -> bool:
         """Writes what waits, for so long at most, and holds the loop meanwhile; whether all went."""
-        if self._descriptor is None:
+        if self._outlet is None:
             return True
         until = self._clock() + seconds
         while not self._push():
@@ -104,6 +100,8 @@ class LineWriter:
             self._on_lost(sum(piece.count(b"\n") for piece in self._waiting))
             self._waiting.clear()
             self._bytes = 0
+        if self._outlet is not None:
+            self._outlet.close()
 
     def _turn(self) -> None:
         """Called by the loop, at the end of a turn in which lines came, or once more after a while."""
@@ -118,7 +116,9 @@ class LineWriter:
 
     def _push(self) -> bool:
         """Writes as much as is taken without waiting; whether nothing is left."""
-        while self._waiting and self._put(self._next_piece()):
+        outlet = self._outlet
+        assert outlet is not None  # noqa: S101 - for mypy
+        while self._waiting and self._put(outlet):
             pass
         # Not at once when there is room for a single line: each would be followed by such a note.
         if self._lost and self._bytes <= self._max_bytes // 2:
@@ -128,32 +128,27 @@ class LineWriter:
             return self._push()
         return not self._waiting
 
-    def _next_piece(self) -> bytes:
-        """The next lines, as many as are taken together, or the next part of a longer one."""
-        waiting = self._waiting
-        pieces = [waiting.popleft()]
-        size = len(pieces[0])
-        while waiting and (size := size + len(waiting[0])) <= _PIECE_BYTES:
-            pieces.append(waiting.popleft())
-        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        waiting.appendleft(piece)
-        return piece[:_PIECE_BYTES]
-
-    def _put(self, piece: bytes) -> bool:
-        """Whether a piece was taken, if only a part of it."""
-        if not self._poll.poll(0):
-            return False
-        assert self._descriptor is not None  # noqa: S101 - for mypy
-        try:
-            taken = os.write(self._descriptor, piece)
-        except OSError:
-            # Nobody reads any more, or the disk is full: perhaps somebody will, and it will not be.
+    def _put(self, outlet: Outlet) -> bool:
+        """Writes the next piece; whether it was taken, if only a part of it."""
+        taken = outlet.write(self._next_piece())
+        if not taken:
             return False
         self._bytes -= taken
         first = self._waiting.popleft()
         if taken < len(first):
             self._waiting.appendleft(first[taken:])
         return True
+
+    def _next_piece(self) -> bytes:
+        """The next lines, as many as are taken together, or the next part of a longer one."""
+        waiting = self._waiting
+        pieces = [waiting.popleft()]
+        size = len(pieces[0])
+        while waiting and (size := size + len(waiting[0])) <= PIECE_BYTES:
+            pieces.append(waiting.popleft())
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        waiting.appendleft(piece)
+        return piece[:PIECE_BYTES]
 
 
 def _descriptor_of(stream: BinaryIO) -> int | None:
