@@ -199,13 +199,6 @@ class Lifeline:
             self._phase_due = due = self._loop.time() + phase.seconds
             self._alarm.set(due, self._loop)
 
-    def progress(self) -> None:
-        """Something happened: the phase's deadline counts from now.
-
-        Called for each chunk, so that it only notes the time: the alarm looks when it goes off.
-        """
-        self._phase_due = self._loop.time() + self._phase.seconds
-
     def watch(self, receive: Receive, client: Client | None = None) -> None:
         """Ends the request when its client leaves.
 

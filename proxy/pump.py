@@ -58,14 +58,18 @@ class Body:
         try:
             async for chunk in response.stream:  # type: ignore[union-attr] # a transport's is async
                 if not is_timed:
-                    lifeline.progress()
+                    lifeline.expect(None)  # while it is the client that we wait for
                 self.passed += len(chunk)
                 if self.passed > self.max_bytes:
                     raise self.too_long()
                 if to_pass := chunk if meter is None else meter.note(chunk):
                     await write(to_pass)
+                if not is_timed:
+                    lifeline.expect(self.idle)
+            lifeline.expect(None)
             self._check_length()
         except (httpx.TransportError, UpstreamError) as exc:
+            lifeline.expect(None)
             if rest := self._end(complete=False):
                 await write(rest)
             if isinstance(exc, UpstreamError):

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+import anyio
 import httpx
 import pytest
 
@@ -163,3 +164,41 @@ def test_the_flow(act: Callable[[Flow, Source], object], told: list[str]) -> Non
     source = Source()
     act(Flow(), source)
     assert source.told == told
+
+
+async def test_a_slow_client_is_not_a_silent_upstream() -> None:
+    """Where it is ours to keep, time counts while the upstream has something to say, and no other."""
+    idle = Deadline(0.05, lambda: UpstreamTimeout("PROXY_IDLE_TIMEOUT_SECONDS"))
+    loop = asyncio.get_running_loop()
+    meter = UsageMeter(BodyKind.CHAT, streamed=True, take_out=True, output_tokens=9)
+    meter.asked()
+    meter.begin(200, events=True)
+    last = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    client: list[bytes] = []
+
+    async def write(chunk: bytes) -> None:
+        taken = loop.create_future()
+        loop.call_later(3 * idle.seconds, taken.set_result, None)
+        await taken
+        client.append(chunk)
+
+    response = httpx.Response(200, stream=Upstream([b": a\n\n", b": b\n\n", last]))
+    with Lifelines().hold(IDLE) as lifeline:
+        await Body(None, 999, idle, meter).pull(response, write, lifeline)
+    assert client == [b": a\n\n", b": b\n\n", last]
+
+
+async def test_a_silent_upstream_behind_a_slow_client() -> None:
+    """Its time counts again once the client has taken what there was."""
+    idle = Deadline(0.05, lambda: UpstreamTimeout("PROXY_IDLE_TIMEOUT_SECONDS"))
+
+    class Silent(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"a"
+            await asyncio.get_running_loop().create_future()
+
+    async def write(_: bytes) -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(UpstreamTimeout), Lifelines().hold(IDLE, anyio.CancelScope()) as lifeline:
+        await Body(None, 9, idle).pull(httpx.Response(200, stream=Silent()), write, lifeline)
