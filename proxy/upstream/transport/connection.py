@@ -52,6 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         used: How many requests it was used for.
         closed: Whether it is not open, yet or any more.
         cause: What the loop said about its end, if it said anything.
+        read_paused: Whether we do not read, so that the other side cannot be heard.
         write_blocked: Whether the other side does not read fast enough.
     """
 
@@ -61,13 +62,13 @@ class Connection(asyncio.BufferedProtocol):
         "_home",
         "_loop",
         "_poll",
-        "_read_paused",
         "_scratch",
         "_time",
         "_timer",
         "_tls",
         "cause",
         "closed",
+        "read_paused",
         "reader",
         "transport",
         "used",
@@ -83,7 +84,6 @@ class Connection(asyncio.BufferedProtocol):
         self._due = inf
         self._scratch = scratch
         self._exchange: Exchange | None = None
-        self._read_paused = False
         self._poll = select.poll()
         self._tls: ssl.SSLObject | None = None
         self.reader = ResponseReader()
@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self.used = 0
         self.closed = True
         self.cause: Exception | None = None
-        self.write_blocked = False
+        self.read_paused = self.write_blocked = False
 
     # What the loop calls
 
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if is_sent and self.reader.reusable and not self.transport.get_write_buffer_size():
-            if self._read_paused:
+            if self.read_paused:
                 self.resume()
             self._home.rest(self, self._time())
         else:
@@ -235,15 +235,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause(self) -> None:
         """Reads no more until ``resume``."""
-        if not (self._read_paused or self.closed):
-            self._read_paused = True
+        if not (self.read_paused or self.closed):
+            self.read_paused = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Reads again."""
-        if self._read_paused and not self.closed:
-            self._read_paused = False
+        if self.read_paused and not self.closed:
+            self.read_paused = False
             self.transport.resume_reading()
+            if self._exchange is not None:
+                self._exchange.resumed(self, self._time())
 
     # What the pool and who connects call
 

@@ -26,6 +26,7 @@ class Line(body.Line, Protocol):
 
     transport: asyncio.Transport
     used: int
+    read_paused: bool
     write_blocked: bool
 
     def begin(self, exchange: "Exchange") -> None:
@@ -48,7 +49,7 @@ class Exchange(body.Body):
 
     Attributes:
         head: That of the answer, once it is there.
-        heard_at: When something was last heard, as the loop counts.
+        heard_at: When something was last heard, or could be heard again, as the loop counts.
         sent: Whether the whole request was handed to the socket.
         stale: Whether it failed on a connection that others had used, so soon that its end must have
             crossed the request: nobody has looked at that.
@@ -89,7 +90,7 @@ class Exchange(body.Body):
         try:
             self._expect(line.reader)
             self._asked_at = self._loop.time()
-            line.watch(self._earliest())
+            line.watch(self._earliest(line))
             if question.on_sent is not None:
                 question.on_sent()
             if len(question.body) <= _JOINED_BYTES:
@@ -115,7 +116,7 @@ class Exchange(body.Body):
                 return
             self._question.body = b""  # it is not sent again; a long answer need not hold it
             if not line.reader.complete:
-                line.watch(self._earliest())
+                line.watch(self._earliest(line))
             self.wake()
         self._came(line)
 
@@ -128,11 +129,16 @@ class Exchange(body.Body):
     def blocked(self, line: Line, now: float) -> None:
         """The other side takes no more of the request."""
         self._blocked_at = now
-        line.watch(self._earliest())
+        line.watch(self._earliest(line))
+
+    def resumed(self, line: Line, now: float) -> None:
+        """It is read again: what it had to say until now, nobody would have heard."""
+        self.heard_at = now
+        line.watch(self._earliest(line))
 
     def look(self, line: Line, now: float) -> None:
         """Whether it is too late for something."""
-        due = self._earliest()
+        due = self._earliest(line)
         if now < due:
             line.watch(due)
         elif now >= self._blocked_at + self._question.limits.write:
@@ -174,11 +180,13 @@ class Exchange(body.Body):
 
     # Deadlines
 
-    def _earliest(self) -> float:
+    def _earliest(self, line: Line) -> float:
         """When it is too late, if nothing happens until then."""
         limits = self._question.limits
         if self.head is None:
             phase = self._asked_at + limits.first_byte
+        elif line.read_paused:
+            phase = inf  # it is our client that takes its time; the server bounds that
         else:
             phase = self.heard_at + limits.idle
         return min(phase, self._started + limits.total, self._blocked_at + limits.write)

@@ -343,3 +343,91 @@ async def test_a_flow_is_let_go_with_the_connection(asked: Transport, upstream: 
         flow.pause()
         assert await whole(await asked.handle_async_request(question()), pushed) == sse("a")
     assert len(upstream.connections) == 1
+
+
+# Who is waited for
+
+
+async def sleep_past(seconds: float) -> None:
+    """Long enough for a deadline of so many seconds to be noticed, several times."""
+    await asyncio.sleep(4 * seconds)
+
+
+@WAYS
+async def test_a_reader_that_rests_is_not_a_silent_upstream(
+    asked: Transport, upstream: Upstream, taken: Taken
+) -> None:
+    """While we do not read the upstream cannot be heard: nothing is counted against it."""
+    idle, pieces = 0.1, 40
+    upstream.reply = [SSE_HEAD, *[chunk(b"x" * 100_000)] * pieces, LAST_CHUNK]
+    answer = await asked.handle_async_request(question(idle=idle))
+    if taken is pulled:
+        await (await upstream.connection(0)).write_blocked.wait()
+        await sleep_past(idle)
+        assert len(await whole(answer)) == pieces * 100_000
+        return
+    flow, received = Flow(), 0
+
+    def sink(piece: bytes) -> None:
+        nonlocal received
+        received += len(piece)
+        if received > 1_000_000 and not rests:
+            flow.pause()
+            rests.append(received)
+
+    rests: list[int] = []
+    task = asyncio.create_task(answer.extensions["pipe"](sink, flow))
+    await until(lambda: flow.paused)
+    await sleep_past(idle)
+    flow.resume()
+    await task
+    assert received == pieces * 100_000
+
+
+@WAYS
+async def test_an_upstream_that_is_silent_after_a_rest(
+    asked: Transport, upstream: Upstream, taken: Taken
+) -> None:
+    """Its time is counted from when it is read again, all of it."""
+    idle = 0.2
+    loop = asyncio.get_running_loop()
+    upstream.reply = [SSE_HEAD, chunk(b"x" * 200_000), End.SILENCE]
+    answer = await asked.handle_async_request(question(idle=idle))
+    flow, received = Flow(), 0
+    flow.pause()
+
+    def sink(piece: bytes) -> None:
+        nonlocal received
+        received += len(piece)
+
+    if taken is pulled:
+        await until(lambda: answer.stream._held > 32 * 1024)  # type: ignore[union-attr] # its inside
+        await sleep_past(idle)
+        task = asyncio.create_task(pulled(answer, sink))
+    else:
+        task = asyncio.create_task(answer.extensions["pipe"](sink, flow))
+        await sleep_past(idle)
+        flow.resume()
+    since = loop.time()
+    with pytest.raises(httpx.ReadTimeout):
+        await task
+    assert received == 200_000
+    assert loop.time() - since >= 0.9 * idle
+    await upstream.all_closed()
+
+
+@WAYS
+async def test_a_rest_does_not_make_the_whole_longer(
+    asked: Transport, upstream: Upstream, taken: Taken
+) -> None:
+    """Who never reads on is ended by the bound on everything."""
+    upstream.reply = flood
+    answer = await asked.handle_async_request(question(idle=0.05, total=0.3))
+    flow = Flow()
+    flow.pause()
+    if taken is pushed:
+        with pytest.raises(httpx.ReadTimeout):
+            await answer.extensions["pipe"](lambda _: None, flow)
+    await upstream.all_closed()
+    with pytest.raises(httpx.TransportError):
+        await whole(answer)
