@@ -165,6 +165,8 @@ class BulwarkProtocol(Connection):
 
     def _stopped(self, refusal: Refusal) -> None:
         """The parser will read nothing more on this connection."""
+        if self._linger is not None:
+            return
         if self._phase is Phase.HEAD:
             self._refuse(refusal)
         elif self._phase is Phase.BODY:
@@ -200,6 +202,8 @@ class BulwarkProtocol(Connection):
 
     def on_headers_complete(self) -> None:
         """The head is in: judge it, and start the application."""
+        if self.transport.get_write_buffer_size():
+            self._drop_head()
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if self._meter.size > self._limits.max_head_bytes:
             self._deny(head.head_too_large(self._limits))
@@ -271,6 +275,17 @@ class BulwarkProtocol(Connection):
 
     def _deny(self, refusal: Refusal) -> NoReturn:
         self._denial = refusal
+        raise _Denied
+
+    def _drop_head(self) -> NoReturn:
+        """Ends a connection whose client asks again and has not read its last answer.
+
+        It cannot have: a part of it is still here. So this is pipelining, if a slow one. To answer
+        it would take a place that nobody can be made to give back, for as long as nobody reads.
+        """
+        self._disarm_head_timer()
+        self._dropped = True
+        self._begin_linger()
         raise _Denied
 
     def _fail_body(self, refusal: Refusal) -> None:

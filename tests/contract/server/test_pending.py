@@ -10,6 +10,7 @@ from tests.harness.served import Message, Receive, Scope, Send, Serve, piece, st
 
 REQUEST = request_bytes("POST", "/", body=b"{}")
 PENDING = 64 * 1024
+LARGE = 8_000_000  # more than the kernel takes for a client that does not read
 
 
 class Slow:
@@ -77,6 +78,59 @@ async def test_pipelining_is_not_served(
         assert not client.was_reset
     assert app.requests == 1
     assert served.refusals == []
+
+
+@pytest.mark.parametrize("close_by", [1, 2], ids=["in one packet", "in two packets"])
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param(REQUEST, id="a request"),
+        pytest.param(REQUEST * 3, id="three requests"),
+        pytest.param(request_bytes("GET", "/", {"Upgrade": "h2c"}), id="a request to upgrade"),
+        pytest.param(b"\r\n" + REQUEST, id="an empty line and a request"),
+    ],
+)
+async def test_a_request_before_the_last_answer_was_read_is_not_served(
+    serve: Serve, behind: bytes, close_by: int
+) -> None:
+    """All of that answer is out at the application. Its client gets the rest of it, and the end."""
+    requests = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal requests
+        requests += 1
+        await start(send)
+        await piece(send, bytes(LARGE), more=False)
+
+    served = await serve(app, linger_seconds=0.1)
+    async with await served.connect(receive_buffer_bytes=8192) as client:
+        await client.send(REQUEST)
+        await client.read_head()
+        half = len(behind) // close_by
+        await client.send(behind[:half])
+        await served.has_read(len(REQUEST) + half)
+        await client.send(behind[half:])
+        await served.has_read(len(REQUEST) + len(behind))
+        response = await client.read_rest()
+        assert (len(response.body), response.complete) == (LARGE, True)
+        assert await client.read_until_closed() == b""
+        assert not client.was_reset
+    assert requests == 1
+    assert served.refusals == []
+
+
+async def test_a_request_after_the_last_answer_was_read_is_served(serve: Serve) -> None:
+    """Large answers on one connection, each asked for when the last byte of the one before is in."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send)
+        await piece(send, bytes(LARGE), more=False)
+
+    served = await serve(app)
+    async with await served.connect(receive_buffer_bytes=65_536) as client:
+        for _ in range(5):
+            response = await client.request("GET", "/")
+            assert (len(response.body), response.complete) == (LARGE, True)
 
 
 async def test_an_empty_line_behind_a_request_is_no_request(serve: Serve) -> None:
