@@ -111,10 +111,14 @@ class Connection(HttpToolsProtocol):
         if self._linger is None:
             super().shutdown()
 
+    def is_taking(self) -> bool:
+        """Whether a part of what was said is still here."""
+        return bool(self.transport.get_write_buffer_size())
+
     def give_way(self) -> None:
         """Its place is needed for another: it has waited for its client for the longest."""
-        if self.transport.get_write_buffer_size():
-            # What its client does not take, of an answer that is long out.
+        if self.is_taking():
+            # All that are idle are taking their last answer, and this one has taken the longest.
             self.transport.abort()
         elif self._meter.size and self._linger is None:
             self._turn_away(

@@ -2,9 +2,11 @@
 
 Decides, and touches no socket. A connection is *answering* from the moment the head of a request is
 complete until its answer is out, and *idle* otherwise: before its first request, between two, with
-half a head, and while it lingers after its last answer. Who is idle costs its place to nobody: when
-room is needed, the one that has been so for the longest gives way. So whoever opens thousands of
-connections and says nothing, or half a head on each, only ever displaces its own.
+half a head, and while it lingers after its last answer. Who is idle keeps nobody out: when room is
+needed, the one that has been so for the longest gives way. Those that still take the end of their
+last answer do so only when there is none else. So whoever opens thousands of connections and says
+nothing, or half a head on each, keeps nobody from being served, and breaks no answer off; what he may
+cost another is a connection that waits for its next request, and has to be opened again.
 """
 
 from collections.abc import Callable
@@ -40,6 +42,9 @@ class ConnectionLimits:
 class Member(Protocol):
     """A connection."""
 
+    def is_taking(self) -> bool:
+        """Whether its client has not taken all of the last answer, as far as can be told."""
+
     def give_way(self) -> None:
         """Its place is needed, and is no longer its own."""
 
@@ -66,7 +71,9 @@ class Connections:
         self._address_of = address_of
         self._on_event = on_event
         self._open: dict[Member, str | None] = {}
-        self._idle: dict[Member, None] = {}  # the one that has been so for the longest comes first
+        # The one that has been so for the longest comes first, of either.
+        self._idle: dict[Member, None] = {}
+        self._taking: dict[Member, None] = {}  # what was in the way and still took its last answer
         self._per_address: dict[str, int] = {}
         self._told: set[Member] = set()
 
@@ -78,7 +85,7 @@ class Connections:
     @property
     def idle(self) -> int:
         """How many of these are idle."""
-        return len(self._idle)
+        return len(self._idle) + len(self._taking)
 
     def opened(self, member: Member, peer: str | None) -> Refusal | None:
         """Gives a new connection a place, or says why it has none.
@@ -92,28 +99,30 @@ class Connections:
             if self._per_address.get(address, 0) >= self._limits.per_address:
                 return self._refused(_too_many(self._limits.per_address))
             self._per_address[address] = self._per_address.get(address, 0) + 1
-        if len(self._open) >= self._limits.open and not self._idle:
+        if len(self._open) >= self._limits.open and not self.idle:
             self._forget(address)
             return self._refused(_exhausted())
-        self._make_room(len(self._open) >= self._limits.open)
+        if len(self._open) >= self._limits.open:
+            self._make_room()
         self._open[member] = address
         self.rests(member)
         return None
 
     def answers(self, member: Member) -> None:
         """A request is being answered."""
-        self._idle.pop(member, None)
+        self._not_idle(member)
 
     def rests(self, member: Member) -> None:
         """It is idle, from now on; without a place, it stays without."""
-        if member in self._open:
-            self._make_room(len(self._idle) >= self._limits.idle and member not in self._idle)
+        if member in self._open and member not in self._idle and member not in self._taking:
+            if self.idle >= self._limits.idle:
+                self._make_room()
             self._idle[member] = None
 
     def closed(self, member: Member) -> None:
         """It is gone, whether it had a place or not."""
         self._told.discard(member)
-        self._idle.pop(member, None)
+        self._not_idle(member)
         if member in self._open:
             self._forget(self._open.pop(member))
 
@@ -124,12 +133,25 @@ class Connections:
         self._told.add(member)
         return True
 
-    def _make_room(self, needed: bool) -> None:
-        if needed:
-            longest = next(iter(self._idle))
-            self.closed(longest)
-            self._on_event(IDLE)
-            longest.give_way()
+    def _make_room(self) -> None:
+        longest = self._longest_idle()
+        self.closed(longest)
+        self._on_event(IDLE)
+        longest.give_way()
+
+    def _longest_idle(self) -> Member:
+        """Looks at each that takes its answer once, not every time: all of them may."""
+        while self._idle:
+            member = next(iter(self._idle))
+            if not member.is_taking():
+                return member
+            del self._idle[member]
+            self._taking[member] = None
+        return next(iter(self._taking))
+
+    def _not_idle(self, member: Member) -> None:
+        self._idle.pop(member, None)
+        self._taking.pop(member, None)
 
     def _counted(self, peer: str | None) -> str | None:
         return self._address_of(peer) if peer is not None and self._limits.per_address else None

@@ -11,6 +11,11 @@ class Peer:
 
     def __init__(self) -> None:
         self.gave_way = 0
+        self.taking = False
+
+    def is_taking(self) -> bool:
+        """Whether its last answer is not all out."""
+        return self.taking
 
     def give_way(self) -> None:
         """Its place is gone."""
@@ -92,6 +97,55 @@ def test_a_busy_one_that_rests_displaces_the_longest_idle() -> None:
     assert (busy.gave_way, idle.gave_way) == (0, 1)
     room.connections.rests(busy)
     assert busy.gave_way == 0
+
+
+def test_who_still_takes_its_answer_gives_way_last() -> None:
+    """Whoever comes and says nothing only takes the places of others who say nothing."""
+    room = Room(open=9, idle=3)
+    first, second = room.come(2)
+    first.taking = second.taking = True
+    (silent,) = room.come()
+    for _ in range(9):
+        (last,) = room.come()
+        assert silent.gave_way == 1
+        silent = last
+        assert room.connections.idle == 3
+    assert (first.gave_way, second.gave_way) == (0, 0)
+    silent.taking = True
+    (another,) = room.come()
+    assert [each.gave_way for each in (first, second, silent)] == [1, 0, 0]
+    another.taking = True
+    room.connections.closed(second)
+    assert room.connections.idle == 2
+    room.come(2)
+    assert [each.gave_way for each in (silent, another)] == [0, 0]
+
+
+@pytest.mark.parametrize("rests", [1, 2], ids=["once", "and is told of twice"])
+def test_who_has_taken_its_answer_and_asks_again_is_as_any_other(rests: int) -> None:
+    """It is counted once, and gives way when it has been idle for the longest."""
+    room = Room(open=9, idle=2)
+    (taking,) = room.come()
+    taking.taking = True
+    room.come(2)
+    taking.taking = False
+    room.connections.answers(taking)
+    assert room.connections.idle == 1
+    for _ in range(rests):
+        room.connections.rests(taking)
+    assert room.connections.idle == 2
+    room.come(2)
+    assert taking.gave_way == 1
+    assert room.connections.open == room.connections.idle == 2
+
+
+def test_all_places_are_taken_by_answers_that_are_still_taken() -> None:
+    """Then who has taken the longest gives way: nobody is kept out."""
+    room = Room(open=2, idle=2)
+    first, second = room.come(2)
+    first.taking = second.taking = True
+    room.come()
+    assert (first.gave_way, second.gave_way) == (1, 0)
 
 
 def test_who_gave_way_has_no_place_any_more() -> None:

@@ -162,6 +162,56 @@ async def test_a_busy_one_never_gives_way(front: Front) -> None:
     assert (await busy.read_response()).status == 200
 
 
+class Large:
+    """An application whose answers are more than the kernel takes for a client that does not read."""
+
+    def __init__(self) -> None:
+        self.sent = asyncio.Semaphore(0)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        await answer(send, 200, bytes(8_000_000))
+        self.sent.release()
+
+
+async def taking(front: Front) -> RawClient:
+    """A client that has asked, and whose answer is with the server as long as it does not read."""
+    client = await front.stack.enter_async_context(
+        await front.served.connect(receive_buffer_bytes=8_192)
+    )
+    await client.send(REQUEST)
+    await front.app.sent.acquire()  # type: ignore[attr-defined] # of Large
+    return client
+
+
+@pytest.mark.parametrize("limits", [{"idle": 3}, {"open": 3}], ids=["idle", "in all"])
+async def test_an_answer_on_its_way_is_not_broken_off_by_those_who_say_nothing(
+    front: Front, limits: dict[str, int]
+) -> None:
+    """However many; all of it is out at the application, and its client reads slowly."""
+    front.app = Large()  # type: ignore[assignment] # the one that answers
+    await front.open(**limits)
+    client = await taking(front)
+    await front.idle(9)
+    response = await client.read_response()
+    assert (len(response.body), response.complete) == (8_000_000, True)
+    assert front.events == ["idle"] * 7
+
+
+async def test_who_asks_and_does_not_read_keeps_nobody_out(front: Front) -> None:
+    """Nor if it asks again."""
+    front.app = Large()  # type: ignore[assignment] # the one that answers
+    await front.open(open=2)
+    silent = [await taking(front) for _ in range(2)]
+    for client in silent:
+        read = front.served.bytes_read
+        await client.send(REQUEST)
+        await front.served.has_read(read + len(REQUEST))
+    another = await front.connect()
+    assert (await another.request("GET", "/")).status == 200
+    assert front.events == ["idle"]
+
+
 async def test_one_that_was_answered_is_idle_again(front: Front) -> None:
     """And not the first to give way."""
     await front.open(idle=2)
