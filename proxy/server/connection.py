@@ -78,7 +78,7 @@ class Connection(HttpToolsProtocol):
             self.loop, transport, self._limits.write_timeout_seconds, self._reset
         )
         notice_vanished_client(transport, self._limits)
-        refusal = self._places.opened(self, self.client[0] if self.client is not None else None)
+        refusal = self._places.opened(self, self._peer())
         if refusal is None:
             self._arm_head_timer()
         else:
@@ -133,11 +133,14 @@ class Connection(HttpToolsProtocol):
 
     def _turn_away(self, refusal: Refusal) -> None:
         """Says why there is no place, as far as there is room even for that."""
-        if self._places.may_be_told(self):
+        if self._places.may_be_told(self, self._peer()):
             self._refuse(refusal)
         else:
             self._disarm_head_timer()
             self.transport.abort()
+
+    def _peer(self) -> str | None:
+        return self.client[0] if self.client is not None else None
 
     # The client keeps up, or does not
 

@@ -31,12 +31,15 @@ class ConnectionLimits:
         per_address: Of these, of one address; 0 for any number.
         told: How many more may linger while they read why there is no place for them. Whoever comes
             beyond that is closed without a word.
+        told_per_address: Of these, of one address, so that one stranger does not keep the reason
+            from everybody else.
     """
 
     open: int = 4096
     idle: int = 1024
     per_address: int = 0
     told: int = 256
+    told_per_address: int = 16
 
 
 class Member(Protocol):
@@ -75,7 +78,7 @@ class Connections:
         self._idle: dict[Member, None] = {}
         self._taking: dict[Member, None] = {}  # what was in the way and still took its last answer
         self._per_address: dict[str, int] = {}
-        self._told: set[Member] = set()
+        self._told: dict[Member, str | None] = {}
 
     @property
     def open(self) -> int:
@@ -121,16 +124,27 @@ class Connections:
 
     def closed(self, member: Member) -> None:
         """It is gone, whether it had a place or not."""
-        self._told.discard(member)
+        self._told.pop(member, None)
         self._not_idle(member)
         if member in self._open:
             self._forget(self._open.pop(member))
 
-    def may_be_told(self, member: Member) -> bool:
-        """Whether one that has no place may stay for as long as it takes to read why."""
+    def may_be_told(self, member: Member, peer: str | None) -> bool:
+        """Whether one that has no place may stay for as long as it takes to read why.
+
+        Args:
+            member: It.
+            peer: Its address; None by a Unix socket.
+        """
         if len(self._told) >= self._limits.told:
             return False
-        self._told.add(member)
+        address = self._address_of(peer) if peer is not None else None
+        if address is not None:
+            # So few are told that to count them is cheaper than to keep count.
+            of_address = list(self._told.values()).count(address)
+            if of_address >= self._limits.told_per_address:
+                return False
+        self._told[member] = address
         return True
 
     def _make_room(self) -> None:

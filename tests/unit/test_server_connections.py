@@ -199,13 +199,37 @@ def test_who_is_not_counted(peer: str | None, per_address: int) -> None:
     assert room.connections.open == 9
 
 
+def tell(room: Room, peer: str | None = "here") -> Peer | None:
+    """One more that has no place, if it may be told why."""
+    member = Peer()
+    return member if room.connections.may_be_told(member, peer) else None
+
+
 def test_so_many_are_told_why() -> None:
     """One more is not, until one of them has left."""
     room = Room(told=2)
-    told = [Peer(), Peer(), Peer()]
-    assert [room.connections.may_be_told(each) for each in told] == [True, True, False]
-    room.connections.closed(told[2])
-    assert not room.connections.may_be_told(Peer())
-    room.connections.closed(told[0])
-    assert room.connections.may_be_told(Peer())
+    told = tell(room)
+    assert told is not None
+    assert tell(room) is not None
+    assert tell(room) is None
+    room.connections.closed(Peer())
+    assert tell(room) is None
+    room.connections.closed(told)
+    assert tell(room) is not None
     assert room.connections.open == 0
+
+
+@pytest.mark.parametrize("per_address", [0, 9], ids=["no limit of connections", "a limit"])
+def test_so_many_of_one_address_are_told_why(per_address: int) -> None:
+    """Others are all the same; who leaves makes room; a trusted proxy has no limit of its own."""
+    room = Room(told=99, told_per_address=2, per_address=per_address)
+    told = tell(room)
+    assert told is not None
+    assert tell(room) is not None
+    assert tell(room) is None
+    assert all([tell(room, "there"), tell(room, "there"), not tell(room, "there")])
+    assert all(tell(room, "trusted proxy") for _ in range(9))
+    assert all(tell(room, None) for _ in range(9))
+    room.connections.closed(told)
+    assert tell(room) is not None
+    assert tell(room) is None
