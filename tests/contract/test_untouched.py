@@ -8,9 +8,12 @@ import pytest
 
 from tests.contract.tables.untouched import ODD, TOOLS
 from tests.harness import upstream as upstreams
-from tests.harness.running import BEARER, JSON, KEY, Launch
+from tests.harness.client import request_bytes
+from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, Launch
 
 pytestmark = pytest.mark.both_ways
+
+JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
 def sha256(body: bytes) -> str:
@@ -218,3 +221,33 @@ async def test_the_usage_of_every_kind_of_endpoint(proxy: Launch) -> None:
         if bound:
             expected[bound] = 16 if path == "/v1/completions" else 4096
         assert received.json() == expected
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        pytest.param(JSON_HEAD + b"Content-Length: 2\r\n\r\n", b"{}", id="with a length"),
+        pytest.param(
+            JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+            upstreams.chunk(b"{}") + upstreams.LAST_CHUNK,
+            id="in chunks",
+        ),
+        pytest.param(
+            JSON_HEAD.replace(b"application/json", b"text/event-stream")
+            + b"Content-Length: 2\r\n\r\n",
+            b"{}",
+            id="a stream with a length",
+        ),
+    ],
+)
+async def test_a_head_arrives_before_its_body(proxy: Launch, head: bytes, body: bytes) -> None:
+    """When the upstream sends it: what it says, and that there is somebody, is news."""
+    running = await proxy()
+    has_head = asyncio.Event()
+    running.upstream.reply = [head, has_head, body]
+    client = await running.connect()
+    await client.send(request_bytes("POST", CHAT, {**BEARER, **JSON}, CHAT_BODY))
+    assert (await client.read_head()).status == 200
+    has_head.set()
+    response = await client.read_rest()
+    assert (response.body, response.complete) == (b"{}", True)

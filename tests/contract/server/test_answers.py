@@ -46,6 +46,28 @@ async def test_an_answer_without_a_length_is_chunked(serve: Serve) -> None:
             assert (response.body, response.complete) == (b"onetwo", True)
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("fields", [LENGTH, ()], ids=["with a length", "without a length"])
+async def test_a_head_does_not_wait_for_its_body(
+    serve: Serve, fields: tuple[tuple[bytes, bytes], ...], version: str
+) -> None:
+    """The application has the one and not the other: its client shall not think that it is gone."""
+    has_head = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send, fields)
+        await has_head.wait()
+        await piece(send, b"onetwo", more=False)
+
+    served = await serve(app)
+    async with await served.connect() as client:
+        await client.send(request(version))
+        assert (await client.read_head()).status == 200
+        has_head.set()
+        response = await client.read_rest()
+    assert (response.body, response.complete) == (b"onetwo", True)
+
+
 async def test_http_1_0_is_never_answered_in_chunks(serve: Serve) -> None:
     """The end of the connection is the end of the answer."""
     served = await serve(in_two_pieces)
