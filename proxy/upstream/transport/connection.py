@@ -157,17 +157,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end(self, error: httpx.TransportError | None) -> None:
         """Nothing more comes in: because of the error, or because that was all."""
+        if error is not None and self._tls is None and not self.reader.heard:
+            self._read_socket()
         is_whole = error is None if self._tls is None else self._read_rest(self._tls)
         exchange = self._exchange
         if exchange is None:
             return  # what was left has completed the answer, or was none
         if not is_whole:
-            exchange.broken(self, error or endings.cut())
+            is_all_read = error is None or self._tls is None
+            exchange.broken(self, error or endings.cut(), is_all_read=is_all_read)
             return
         try:
             self.reader.feed_eof()
         except WireError as exc:
-            exchange.broken(self, endings.not_valid(exc))
+            exchange.broken(self, endings.not_valid(exc), is_all_read=True)
         else:
             exchange.heard(self)
 
@@ -185,6 +188,18 @@ class Connection(asyncio.BufferedProtocol):
             self.buffer_updated(size)
         return True
 
+    def _read_socket(self) -> None:
+        """Takes what had come when a write found that the other side has closed, and reads no more.
+
+        The loop closes the socket when it has told us, so that it is still ours here; the one under TLS
+        is closed by then.
+        """
+        while self._exchange is not None:
+            size = endings.left_at(self.transport, self._scratch)
+            if not size:
+                return
+            self.buffer_updated(size)
+
     def _look(self) -> None:
         self._timer, self._due = None, inf
         if self._exchange is not None:
@@ -201,6 +216,10 @@ class Connection(asyncio.BufferedProtocol):
         """From now on what is heard is this exchange's."""
         self.used += 1
         self._exchange = exchange
+
+    def has_unread(self) -> bool:
+        """Whether something has come that the loop has not read."""
+        return not self.closed and bool(self._poll.poll(0))
 
     def watch(self, due: float) -> None:
         """Has the exchange look at the time then, or earlier."""

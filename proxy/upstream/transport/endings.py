@@ -1,5 +1,7 @@
 """How a connection ends, in httpx's words, and whether it was ended by who is at the other side."""
 
+import asyncio
+import os
 import ssl
 from typing import cast
 
@@ -26,6 +28,14 @@ def broken(exc: Exception, *, writing: bool) -> httpx.TransportError:
     error = kind("the connection broke")
     error.__cause__ = exc
     return error
+
+
+def left_at(transport: asyncio.Transport, buffer: memoryview) -> int:
+    """Reads what the system has received and the loop did not read; 0 where there is nothing more."""
+    try:
+        return os.readv(transport.get_extra_info("socket").fileno(), (buffer,))
+    except OSError:
+        return 0
 
 
 def left_in(tls: ssl.SSLObject, buffer: memoryview) -> int | None:

@@ -16,6 +16,10 @@ _JOINED_BYTES = 64 * 1024
 _PIECE_BYTES = 256 * 1024
 """How much of a longer one is given to the loop at once, which may copy what the socket won't take."""
 
+_TURNS_TO_READ = 3
+"""In how many turns the loop has read what the system has: it may be one in which to tell us, and one
+in which it is decrypted."""
+
 CROSSING_SECONDS = 1.0
 """How long after a request the end of its connection may still be one that had no request in sight: as
 long as it takes to the engine and back, and a busy loop to see it. Whoever closes later has read it."""
@@ -31,6 +35,9 @@ class Line(body.Line, Protocol):
 
     def begin(self, exchange: "Exchange") -> None:
         """What is heard from now on is this exchange's."""
+
+    def has_unread(self) -> bool:
+        """Whether something has come that the loop has not read."""
 
     def watch(self, due: float) -> None:
         """Has ``look`` of the exchange called by then, if it has not called ``release``."""
@@ -93,7 +100,7 @@ class Exchange(body.Body):
             line.watch(self._earliest(line))
             if question.on_sent is not None:
                 question.on_sent()
-            if len(question.body) <= _JOINED_BYTES:
+            if self._is_short:
                 line.transport.write(question.head + question.body)
                 self.sent = True
             else:
@@ -120,10 +127,12 @@ class Exchange(body.Body):
             self.wake()
         self._came(line)
 
-    def broken(self, line: Line, error: httpx.TransportError) -> None:
-        """It is over, in mid-answer or before."""
+    def broken(self, line: Line, error: httpx.TransportError, *, is_all_read: bool) -> None:
+        """It is over, in mid-answer or before; some of what it said may be lost."""
         late = self._is_taken or self._loop.time() - self._asked_at > CROSSING_SECONDS
-        self.stale = line.used > 1 and not (line.reader.heard or late)
+        # While a long one is sent, an answer to its head may have come, and be what is lost.
+        looked_at = late or line.reader.heard or not (is_all_read or self._is_short)
+        self.stale = line.used > 1 and not looked_at
         self.fail(error)
 
     def blocked(self, line: Line, now: float) -> None:
@@ -153,6 +162,11 @@ class Exchange(body.Body):
 
     # Sending
 
+    @property
+    def _is_short(self) -> bool:
+        """Whether it is sent in one call."""
+        return len(self._question.body) <= _JOINED_BYTES
+
     def _expect(self, reader: ResponseReader) -> None:
         question = self._question
         try:
@@ -172,10 +186,17 @@ class Exchange(body.Body):
 
     async def _has_room(self, line: Line) -> bool:
         """Waits until the socket takes more. False: more is not to be sent, the answer is here."""
-        while self.head is None and self._failure is None:
-            if not line.write_blocked:
+        turns = _TURNS_TO_READ
+        while self.head is None and self._line is not None:
+            if line.write_blocked or line.transport.is_closing():
+                await self._news()
+            elif turns and line.has_unread():
+                # Before a write finds that the other side has closed, after which the loop reads no
+                # more: an engine may say that the request is too long, and not take the rest.
+                turns -= 1
+                await asyncio.sleep(0)
+            else:
                 return True
-            await self._news()
         return False
 
     # Deadlines
