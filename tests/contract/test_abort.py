@@ -145,3 +145,25 @@ async def test_hang_up_of_a_client_that_does_not_read(proxy: Launch) -> None:
         client.reset()
         await running.upstream.connection_closed(turn, WITHIN_SECONDS)
     await assert_nothing_left(running)
+
+
+SEVERAL = 6
+WRITE_SECONDS = 1.0
+
+
+async def test_several_clients_that_stop_reading(proxy: Launch) -> None:
+    """Each is taken for gone when it has taken nothing for so long, and its engine stops then.
+
+    An engine that is waited for by none of them is not blamed, however short its own time is.
+    """
+    running = await proxy(write_timeout_seconds=WRITE_SECONDS, idle_timeout_seconds=0.3)
+    running.upstream.reply = lambda _: itertools.chain(
+        [SSE_HEAD], itertools.repeat(chunk(b"x" * 65_000))
+    )
+    clients = [await running.connect(receive_buffer_bytes=4096) for _ in range(SEVERAL)]
+    for turn, client in enumerate(clients):
+        await client.send(STREAM)
+        await (await running.upstream.connection(turn)).write_blocked.wait()
+    await running.upstream.all_closed(WRITE_SECONDS + WITHIN_SECONDS)
+    await assert_nothing_left(running, SEVERAL)
+    assert {line["status"] for line in running.log.requests()} == {499}
