@@ -16,7 +16,8 @@ from proxy.upstream.wire import ResponseReader
 
 MAX_HELD_BYTES = 32 * 1024
 """How much may wait before no more is read. With what one read brings, and with what the server's
-side holds, the bound is 256 KiB a request."""
+side holds, the bound is 256 KiB a request. That is so on uvloop; over TLS, asyncio's
+loop reads 256 KiB at once, and may hold twice that encrypted besides."""
 
 _LOW_BYTES = MAX_HELD_BYTES // 2
 """How little must wait before more is read: each change costs the loop a call of the system."""

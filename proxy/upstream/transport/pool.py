@@ -12,6 +12,8 @@ KEEPALIVE_EXPIRY_SECONDS = 3.0
 class Pool:
     """Every connection of a transport. Any number: the bound on requests is admission's business.
 
+    They are of one loop, and so is their timer: a transport is not used from a second one.
+
     Attributes:
         idle: Those that wait, the last one used last, each with the time since when it does.
     """
