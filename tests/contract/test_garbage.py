@@ -24,6 +24,7 @@ from proxy.names import Names
 from proxy.upstream import target, transport
 from proxy.upstream.transport.exchange import Exchange
 from tests.harness.client import request_bytes
+from tests.harness.forwarding import until
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, STREAM_BODY, Launch, Running
 from tests.harness.upstream import LAST_CHUNK, SSE_HEAD, End, Script, event, response
 
@@ -244,3 +245,42 @@ async def test_what_it_held_is_let_go_before_its_client_is_told(error: type[Exce
 async def receiving() -> dict[str, Any]:
     """Nothing is received."""
     raise AssertionError
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(Failure("client_disconnected", NEVER, leaves=True), id="left"),
+        pytest.param(Failure("upstream_error", [End.FIN]), id="cut"),
+        pytest.param(
+            Failure("upstream_timeout", NEVER, settings={"first_byte_timeout_seconds": SOON}),
+            id="no first byte",
+        ),
+    ],
+)
+async def test_another_transport(proxy: Launch, how: Failure) -> None:
+    """What we make of its errors leaves nothing either."""
+    running = await proxy(transport=httpx.AsyncHTTPTransport(), **how.settings)
+    running.upstream.reply = how.reply
+    before = held()
+    assert (await failed(running, how))["outcome"] == how.outcome
+    await assert_nothing_held(before)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_request_that_never_had_its_turn(proxy: Launch, *, leaves: bool) -> None:
+    """Neither does one that left the queue, nor one that was in it for too long."""
+    running = await proxy(max_inflight=1, queue_timeout_seconds=60 if leaves else SOON)
+    running.upstream.reply = NEVER
+    first = await running.connect()
+    await first.send(request_bytes("POST", CHAT, {**BEARER, **JSON}, CHAT_BODY))
+    await running.upstream.request(0)
+    before = held()
+    client = await running.connect()
+    await client.send(request_bytes("POST", CHAT, {**BEARER, **JSON}, CHAT_BODY))
+    await until(lambda: running.metric("bulwark_queue_length") == 1)
+    if leaves:
+        client.close()
+    await running.log.nth(0)
+    client.close()
+    await assert_nothing_held(before)
