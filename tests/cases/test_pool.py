@@ -263,6 +263,23 @@ async def test_a_pause_longer_than_the_documented_one(proxy: Launch) -> None:
     await running.upstream.connection_closed(0)
 
 
+@pytest.mark.case("PL-07")
+@pytest.mark.both_ways
+async def test_a_client_that_pauses_longer_than_the_upstream_may(proxy: Launch) -> None:
+    """It gets the whole of its stream: who does not read is not read to, and that is no silence."""
+    idle_seconds, chunks = 0.5, 200
+    running = await proxy(idle_timeout_seconds=idle_seconds)
+    running.upstream.reply = [SSE_HEAD, *[chunk(b"x" * 65_000)] * chunks, LAST_CHUNK]
+    client = await running.connect(receive_buffer_bytes=4096)
+    await client.send(STREAM)
+    await (await running.upstream.connection(0)).write_blocked.wait()
+    await asyncio.sleep(2 * idle_seconds)  # being late is the case
+    answer = await client.read_response()
+    assert (answer.status, answer.complete, len(answer.body)) == (200, True, chunks * 65_000)
+    line = await running.log.nth(0)
+    assert (line["status"], line["outcome"]) == (200, "ok")
+
+
 TRAP = "http://127.0.0.1:9"
 
 
