@@ -76,7 +76,7 @@ class Connections:
         self._open: dict[Member, str | None] = {}
         # The one that has been so for the longest comes first, of either.
         self._idle: dict[Member, None] = {}
-        self._taking: dict[Member, None] = {}  # what was in the way and still took its last answer
+        self._taking: dict[Member, None] = {}  # those that still took their last answer at a look
         self._per_address: dict[str, int] = {}
         self._told: dict[Member, str | None] = {}
 
@@ -154,7 +154,12 @@ class Connections:
         longest.give_way()
 
     def _longest_idle(self) -> Member:
-        """Looks at each that takes its answer once, not every time: all of them may."""
+        """Of those that take nothing any more; of all, where each takes its last answer still."""
+        # They were idle before all the others, and may have taken all by now. A thousand that have not
+        # cost 70 µs.
+        for member in self._taking:
+            if not member.is_taking():
+                return member
         while self._idle:
             member = next(iter(self._idle))
             if not member.is_taking():

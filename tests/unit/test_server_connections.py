@@ -139,6 +139,25 @@ def test_who_has_taken_its_answer_and_asks_again_is_as_any_other(rests: int) -> 
     assert room.connections.open == room.connections.idle == 2
 
 
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "behind one that takes for longer"])
+def test_who_has_taken_its_answer_and_says_nothing_is_idle_as_any_other(others: int) -> None:
+    """Those that were idle after it stay, once it is seen that it takes nothing any more."""
+    room = Room(open=9, idle=2 + others)
+    stuck = room.come(others)
+    (slow,) = room.come()
+    for each in (*stuck, slow):
+        each.taking = True
+    (silent,) = room.come()
+    (later,) = room.come()
+    assert (slow.gave_way, silent.gave_way) == (0, 1)
+    slow.taking = False
+    room.come()
+    assert (slow.gave_way, later.gave_way) == (1, 0)
+    room.come()
+    assert later.gave_way == 1
+    assert [each.gave_way for each in stuck] == [0] * others
+
+
 def test_all_places_are_taken_by_answers_that_are_still_taken() -> None:
     """Then who has taken the longest gives way: nobody is kept out."""
     room = Room(open=2, idle=2)
