@@ -180,19 +180,28 @@ async def test_an_end_while_the_task_is_about_to_go_on() -> None:
     assert task.cancelling() == 0
 
 
-async def test_an_end_and_somebody_elses_cancellation() -> None:
-    """Of both at once, that of the process counts: its task must end."""
+@pytest.mark.parametrize("ours_first", [True, False], ids=["the end first", "the end second"])
+async def test_an_end_and_somebody_elses_cancellation(*, ours_first: bool) -> None:
+    """Of both at once, that of the process counts: its task must end, and not go on with an answer."""
+    begun: list[Lifeline] = []
 
     async def serve() -> None:
         with Lifelines().hold(LONG) as lifeline:
-            asyncio.get_running_loop().call_soon(lifeline.end, ClientDisconnected())
+            begun.append(lifeline)
             await forever()
 
     task = asyncio.create_task(serve())
     await asyncio.sleep(0)
+    if ours_first:
+        begun[0].end(ClientDisconnected())
     task.cancel()
-    with pytest.raises((asyncio.CancelledError, ClientDisconnected)):
+    if not ours_first:
+        begun[0].end(ClientDisconnected())
+    # anyio's takes the first for its own, whosever it was.
+    ours = lifelines_.TaskScope is TaskScope
+    with pytest.raises(asyncio.CancelledError if ours else BaseException) as ended:
         await task
+    assert isinstance(ended.value, (asyncio.CancelledError, ClientDisconnected))
     assert task.done()
 
 

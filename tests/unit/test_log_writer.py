@@ -134,15 +134,16 @@ async def test_a_reader_that_sleeps_holds_nothing_up(pipe: Pipe) -> None:
 
 
 async def test_while_lines_are_lost_all_are_until_half_of_them_are_written(pipe: Pipe) -> None:
-    """One line in each gap would be followed by one note."""
+    """One line in each gap would be followed by one note, and stand before what is lost."""
     losses: list[int] = []
-    writer = writer_to(pipe.stream, losses, max_bytes=6_000)
+    writer = writer_to(pipe.stream, losses, max_bytes=6_100)
     fill(pipe)
     for number in range(11):
         writer.write(line(number))
-    writer.write(line(11, 20))
+    writer.write(line(11, 20))  # for which there would be room
     assert losses == [1, 1]
-    await pipe.until(lambda got: b"lost 2\n" in got)
+    written = await pipe.until(lambda got: b"lost" in got)
+    assert written.endswith(line(9) + b"lost 2\n")
     assert losses == [1, 1]
 
 

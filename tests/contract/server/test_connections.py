@@ -227,6 +227,32 @@ async def test_one_that_was_answered_is_idle_again(front: Front) -> None:
     assert (await used.read_response()).status == 200
 
 
+@pytest.mark.parametrize(
+    ("request_", "behind"),
+    [
+        pytest.param(REQUEST, REQUEST, id="after a request that was pipelined"),
+        pytest.param(
+            request_bytes("POST", "/", {"Content-Length": "9"}), b"{}", id="after half a body"
+        ),
+    ],
+)
+async def test_one_that_lingers_keeps_nobody_out(
+    front: Front, request_: bytes, behind: bytes
+) -> None:
+    """It has its answer: its place is the next one's."""
+    await front.open(open=1, linger_seconds=60.0)
+    lingers = await front.connect()
+    await lingers.send(request_)
+    await front.app.begun.acquire()
+    await lingers.send(behind)
+    await front.served.has_read(len(request_) + len(behind))
+    front.app.go_on.set()
+    assert (await lingers.read_response()).status == 200
+    another = await front.connect()
+    assert (await another.request("GET", "/")).status == 200
+    assert front.events == ["idle"]
+
+
 async def test_only_so_many_are_told(front: Front) -> None:
     """Whoever comes beyond them is closed without a word, and all are counted."""
     await front.open(open=1, told=2)

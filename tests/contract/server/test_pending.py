@@ -148,6 +148,24 @@ async def test_an_empty_line_behind_a_request_is_no_request(serve: Serve) -> Non
     assert app.requests == 2
 
 
+async def test_empty_lines_behind_each_of_many_requests_do_not_add_up(serve: Serve) -> None:
+    """Each request may have as many behind it as any other."""
+    app = Slow()
+    served = await serve(app, pending_bytes=100)
+    async with await served.connect() as client:
+        for _ in range(5):
+            read = served.bytes_read
+            await client.send(REQUEST)
+            await app.begun.wait()
+            await client.send(b"\r\n" * 40)
+            await served.has_read(read + len(REQUEST) + 80)
+            app.go_on.set()
+            assert (await client.read_response()).body == b"end"
+            app.begun.clear()
+            app.go_on.clear()
+    assert app.requests == 5
+
+
 @pytest.mark.parametrize("byte", [b"x", b"\n"], ids=["garbage", "empty lines"])
 async def test_what_is_discarded_has_a_limit(serve: Serve, byte: bytes) -> None:
     """64 KiB behind a request are dropped; with one byte more the connection is."""

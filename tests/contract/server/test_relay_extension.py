@@ -254,6 +254,30 @@ async def test_nothing_is_told_after_the_end(serve: Serve) -> None:
     assert told == []
 
 
+async def test_nothing_is_told_after_an_end_that_closes(serve: Serve) -> None:
+    """The connection lingers, because of what came behind the request; then its client leaves."""
+    told: list[Refusal | None] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        client_of(scope).on_disconnect(told.append)
+        begun.set()
+        await go_on.wait()
+        await answer(send, 200, b"ok")
+
+    served = await serve(app)
+    async with await served.connect() as client:
+        await client.send(REQUEST)
+        await begun.wait()
+        await client.send(REQUEST)
+        await served.has_read(2 * len(REQUEST))
+        go_on.set()
+        assert (await client.read_response()).complete
+    await served.has_closed()
+    assert told == []
+
+
 # Room
 
 
