@@ -80,13 +80,13 @@ def judge(
         now = counted[what]
         grown = now.ratio / budget.ratio - 1
         line = f"{what}: {now.ratio:.3f} times a bare request, {budget.ratio:.3f} is kept: {grown:+.1%}"
-        if grown <= tolerance:
+        if grown > tolerance:
+            complaints.append(f"{line}, more than {tolerance:.0%}; what has grown:")
+            complaints.extend(_grown(now, budget))
+        elif grown < -tolerance:
+            remarks.append(f"{line}, less than is kept: keep it with ARGS=--update")
+        else:
             remarks.append(f"{line}, within {tolerance:.0%}")
-            if grown < -tolerance:
-                remarks.append("  keep it: make bench-instructions ARGS=--update")
-            continue
-        complaints.append(f"{line}, more than {tolerance:.0%}; what has grown:")
-        complaints.extend(_grown(now, budget))
     return complaints, remarks
 
 

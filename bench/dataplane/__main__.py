@@ -14,11 +14,12 @@ from rich.console import Console
 
 from bench.dataplane import judging, machine, programs, tables, traffic
 from bench.dataplane.figures import Figures
-from bench.dataplane.measuring import QUICK, Bench, Cores, Lengths
+from bench.dataplane.measuring import INTERVAL_MS, QUICK, Bench, Cores, Lengths
 from bench.dataplane.subjects import SUBJECTS, Subject
 
 _SPARE_DESCRIPTORS = 200
 _QUICKLY = ("direct", "bulwark", "obvious", "nginx")
+_COUNTS = ", ".join(str(count) for count in INTERVAL_MS)
 
 
 def main() -> int:
@@ -64,7 +65,12 @@ def main() -> int:
             ],
         }
         arguments.json.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n")
-    return int(arguments.check and any(verdict.met is not True for verdict in verdicts))
+    if not arguments.check:
+        return 0
+    reasons = judging.reasons_to_fail(verdicts)
+    for reason in reasons:
+        say.print(reason, soft_wrap=True)
+    return int(bool(reasons))
 
 
 def _measured(chosen: list[Subject], lengths: Lengths, say: Console) -> dict[str, Figures]:
@@ -114,6 +120,19 @@ def _raise_descriptors(lengths: Lengths, say: Console) -> None:
         say.print(f"ulimit -Hn is {hard}: {max(lengths.streams):,} streams need {needed:,}")
 
 
+def streams_of(text: str) -> tuple[int, ...]:
+    """How many streams at a time, one after the other.
+
+    Raises:
+        argparse.ArgumentTypeError: Of one there is nothing to say how fast its events come.
+    """
+    counts = {str(count): count for count in INTERVAL_MS}
+    asked = text.split(",")
+    if not counts.keys() >= set(asked):
+        raise argparse.ArgumentTypeError(f"{text!r}: there are {_COUNTS}, with commas in between")
+    return tuple(counts[one] for one in asked)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench")
     names = ", ".join(subject.name for subject in SUBJECTS)
@@ -123,15 +142,18 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--streams",
-        type=lambda text: tuple(int(one) for one in text.split(",")),
-        help="how many at a time, of 64,500,2000",
+        type=streams_of,
+        metavar="COUNTS",
+        help=f"how many at a time, comma separated, of {_COUNTS}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to store everything")
     parser.add_argument(
         "--spread", action="store_true", help="each stream at a phase of its own, not in step"
     )
     parser.add_argument(
-        "--check", action="store_true", help="exit status 1 unless all targets are met"
+        "--check",
+        action="store_true",
+        help="exit status 1 unless all targets were measured, and are met",
     )
     return parser.parse_args()
 

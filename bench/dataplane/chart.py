@@ -124,8 +124,26 @@ def main() -> None:
     """Draws."""
     if len(sys.argv) != 3:  # noqa: PLR2004
         raise SystemExit("usage: python -m bench.dataplane.chart FILE.json CHART.svg")
-    stored = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    Path(sys.argv[2]).write_text(svg(stored), encoding="utf-8")
+    try:
+        drawn = svg(_stored(Path(sys.argv[1])))
+        Path(sys.argv[2]).write_text(drawn, encoding="utf-8")
+    except (OSError, ValueError) as exc:
+        raise SystemExit(str(exc)) from None
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    """What ``make bench`` has stored.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise ValueError(f"{path}: not JSON: {exc}") from exc
+    if not isinstance(stored, dict) or not isinstance(stored.get("subjects"), dict):
+        raise ValueError(f"{path}: not what make bench ARGS='--json FILE.json' stores")  # noqa: TRY004
+    return stored
 
 
 if __name__ == "__main__":

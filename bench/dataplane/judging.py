@@ -1,6 +1,6 @@
 """Whether the targets of the data plane are met, from what was measured. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.dataplane.figures import Figures, ratio
@@ -26,12 +26,13 @@ class Verdict:
     """One target.
 
     Attributes:
-        measured: None where it could not be measured, which is neither met nor missed.
+        measured: None where it could not be measured, which is neither met nor missed; a whole
+            number where it counts something.
         unit: Of both numbers.
     """
 
     name: str
-    measured: float | None
+    measured: int | float | None
     most: float
     unit: str = ""
 
@@ -44,6 +45,14 @@ class Verdict:
 def judge(seen: Mapping[str, Figures]) -> list[Verdict]:
     """All targets; none where this proxy was not measured."""
     return list(_verdicts(seen)) if BULWARK in seen else []
+
+
+def reasons_to_fail(verdicts: Sequence[Verdict]) -> list[str]:
+    """Why not all is well, a line each: what nobody has measured is not well either."""
+    if not verdicts:
+        return [f"no target was judged: {BULWARK} was not measured"]
+    told = {False: "missed", None: "not measured"}
+    return [f"{told[v.met]}: {v.name}" for v in verdicts if v.met is not True]
 
 
 def _verdicts(seen: Mapping[str, Figures]) -> Iterator[Verdict]:
@@ -78,7 +87,7 @@ def _verdicts(seen: Mapping[str, Figures]) -> Iterator[Verdict]:
     yield Verdict(
         f"memory at {MANY:,} streams", many.rss_mib if many else None, MOST_RSS_MIB, "MiB"
     )
-    yield Verdict(f"stalled of {MANY:,} streams", float(many.stalled) if many else None, 0)
+    yield Verdict(f"stalled of {MANY:,} streams", many.stalled if many else None, 0)
     yield Verdict(
         f"CPU of an event at {MANY:,} streams, over {FEW}",
         ratio(many.us if many else None, event),
@@ -92,11 +101,11 @@ def _verdicts(seen: Mapping[str, Figures]) -> Iterator[Verdict]:
     )
     yield Verdict("the same, at most", aborts.max_ms if aborts else None, MOST_ABORT_MS, "ms")
     yield Verdict("clients whose leaving was not noticed", _unnoticed(ours), 0)
-    yield Verdict("requests and streams that went wrong", float(_errors(ours)), 0)
+    yield Verdict("requests and streams that went wrong", _errors(ours), 0)
 
 
-def _unnoticed(seen: Figures) -> float | None:
-    return float(seen.aborts.unnoticed) if seen.aborts else None
+def _unnoticed(seen: Figures) -> int | None:
+    return seen.aborts.unnoticed if seen.aborts else None
 
 
 def _errors(seen: Figures) -> int:

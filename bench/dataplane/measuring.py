@@ -20,8 +20,8 @@ from bench.dataplane.traffic import Bodies, Load, LoadError, Upstream
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EVENTS = 200
-_INTERVAL_MS = {64: 20.0, 500: 50.0, 2000: 100.0}
-"""Of the streams: 3,200, 10,000 and 20,000 events a second."""
+INTERVAL_MS = {64: 20.0, 500: 50.0, 2000: 100.0}
+"""Of the streams, by how many there may be: 3,200, 10,000 and 20,000 events a second."""
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
@@ -44,7 +44,7 @@ class Lengths:
         window: Of a closed loop and of streams.
     """
 
-    streams: Sequence[int] = (64, 500, 2000)
+    streams: Sequence[int] = tuple(INTERVAL_MS)
     in_step: bool = True
     connections: int = 32
     warmup: float = 1.5
@@ -158,7 +158,7 @@ class Bench:
         )
 
     def _streams(self, load: Load, server: "Server", count: int) -> Streams:
-        interval_ms = _INTERVAL_MS[count]
+        interval_ms = INTERVAL_MS[count]
         in_step = self.lengths.in_step
         self.upstream.plan(events=EVENTS, interval_ms=interval_ms, in_step=in_step)
         measured, window = server.watch(
@@ -190,7 +190,7 @@ class Bench:
         )
 
     def _aborts(self, load: Load) -> Aborts:
-        self.upstream.plan(events=10 * EVENTS, interval_ms=_INTERVAL_MS[64])
+        self.upstream.plan(events=10 * EVENTS, interval_ms=INTERVAL_MS[64])
         measured = load.run(
             "aborts",
             self.bodies.leaver,

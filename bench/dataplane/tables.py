@@ -135,7 +135,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Table:
     for verdict in verdicts:
         table.add_row(
             verdict.name,
-            f"{_number(verdict.measured, 2)} {verdict.unit}",
+            f"{_number(verdict.measured, 0 if isinstance(verdict.measured, int) else 2)} {verdict.unit}",
             f"{verdict.most:g} {verdict.unit}",
             _MEASURED[verdict.met],
         )

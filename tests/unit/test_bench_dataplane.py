@@ -1,17 +1,24 @@
 """What of the data plane's benchmark is pure: figures, verdicts, the chart, what Linux and callgrind say."""
 
+import argparse
+import io
+import json
 import os
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from rich.console import Console
 
 from bench.counting import budgets, callgrind
 from bench.counting.callgrind import Cut
 from bench.counting.counted import EVENTS, REQUESTS
-from bench.dataplane import chart, figures, judging, machine, proc, traffic
+from bench.dataplane import __main__ as command
+from bench.dataplane import chart, figures, judging, machine, proc, tables, traffic
 from bench.dataplane.figures import Aborts, Figures, HalfLoad, Requests, Streams, Window
 from bench.dataplane.measuring import Cores
 
@@ -140,6 +147,53 @@ def test_what_could_not_be_measured() -> None:
     assert verdicts[-1].met is False
 
 
+@pytest.mark.parametrize(
+    ("bulwark", "reasons"),
+    [
+        pytest.param(_figures(), [], id="all is well"),
+        pytest.param(None, ["no target was judged: bulwark was not measured"], id="no targets"),
+        pytest.param(
+            replace(_figures(), aborts=Aborts(left=9, unnoticed=1, p50_ms=None, max_ms=1000)),
+            [
+                "not measured: client gone, upstream closed, p50",
+                "missed: clients whose leaving was not noticed",
+            ],
+            id="one was not measured, one is missed",
+        ),
+    ],
+)
+def test_what_makes_the_check_fail(bulwark: Figures | None, reasons: list[str]) -> None:
+    """A target that nobody could judge is not met."""
+    seen = {"bulwark": bulwark, **_others()} if bulwark else _others()
+    assert judging.reasons_to_fail(judging.judge(seen)) == reasons
+
+
+def test_counts_are_shown_as_whole_numbers() -> None:
+    """There is no half of a request that went wrong."""
+    wrong = _figures()
+    wrong.faults.append("ended early")
+    out = io.StringIO()
+    console = Console(file=out)
+    tables.show(console, {"bulwark": wrong}, judging.judge({"bulwark": wrong}))
+    (row,) = [line for line in out.getvalue().splitlines() if "went wrong" in line]
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["1", "0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("64", (64,)), ("2000,64", (2000, 64))], ids=["one", "some, as asked"]
+)
+def test_how_many_streams(text: str, counts: tuple[int, ...]) -> None:
+    """Of those that there are."""
+    assert command.streams_of(text) == counts
+
+
+@pytest.mark.parametrize("text", ["7", "x", "", "64,", "64,7", "64.0", "-64"])
+def test_how_many_streams_there_are_not(text: str) -> None:
+    """The error names those that there are."""
+    with pytest.raises(argparse.ArgumentTypeError, match="there are 64, 500, 2000"):
+        command.streams_of(text)
+
+
 def test_stored_figures_have_what_was_added() -> None:
     """The differences, which are no fields, are in the JSON too."""
     half = _figures().plain()["half"]
@@ -234,6 +288,41 @@ def test_chart_is_svg() -> None:
     assert 0 < min(lengths) <= max(lengths) <= 450
 
 
+def test_chart_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``make bench`` stores it."""
+    stored, drawn = tmp_path / "stored.json", tmp_path / "chart.svg"
+    stored.write_text(json.dumps(_stored()))
+    monkeypatch.setattr(sys, "argv", ["chart", str(stored), str(drawn)])
+    chart.main()
+    assert drawn.read_text() == chart.svg(_stored())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(None, "No such file", id="there is none"),
+        pytest.param(b"", "not JSON", id="an empty one"),
+        pytest.param(b"<svg/>", "not JSON", id="the files were changed about"),
+        pytest.param(b"\xff", "not JSON", id="no text"),
+        pytest.param(b"[]", "make bench", id="JSON of another kind"),
+        pytest.param(b'{"subjects": 1}', "make bench", id="JSON of nearly this kind"),
+    ],
+)
+def test_chart_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, says: str
+) -> None:
+    """One line, which says which file and why; nothing is drawn."""
+    stored, drawn = tmp_path / "stored.json", tmp_path / "chart.svg"
+    if content is not None:
+        stored.write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["chart", str(stored), str(drawn)])
+    with pytest.raises(SystemExit, match=says) as ended:
+        chart.main()
+    assert str(stored) in str(ended.value)
+    assert "\n" not in str(ended.value)
+    assert not drawn.exists()
+
+
 CALLGRIND = """\
 # callgrind format
 desc: Trigger: Client Request: product-request-1
@@ -306,19 +395,28 @@ def test_costs_are_the_products_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("product", "wrong"),
+    ("product", "says", "wrong"),
     [
-        pytest.param(629, False, id="a little less than a twentieth more is allowed"),
-        pytest.param(631, True, id="a little over a twentieth is not"),
-        pytest.param(300, False, id="half is welcome"),
+        pytest.param(
+            629, "+4.8%, within 5%", False, id="a little under a twentieth more is allowed"
+        ),
+        pytest.param(631, "+5.2%, more than 5%", True, id="a little over a twentieth is not"),
+        pytest.param(571, "-4.8%, within 5%", False, id="a little under a twentieth less"),
+        pytest.param(
+            569,
+            "-5.2%, less than is kept: keep it with ARGS=--update",
+            False,
+            id="a little over a twentieth less is to be kept, or it could grow again",
+        ),
     ],
 )
-def test_budget(product: int, wrong: bool) -> None:
+def test_budget(product: int, says: str, wrong: bool) -> None:
     """A count against what is kept."""
     kept = budgets.costs(_cuts(600, 100), _calls())
     complaints, remarks = budgets.judge(budgets.costs(_cuts(product, 100), _calls()), kept)
     assert bool(complaints) is wrong
     assert bool(remarks) is not wrong
+    assert says in [*complaints, *remarks][0]
 
 
 def test_another_build_of_python() -> None:
