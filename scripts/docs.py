@@ -16,6 +16,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
+from bench.dataplane import readme as performance
 from proxy import __version__, errors
 from proxy.config.describe import descriptions
 from proxy.context import RequestContext
@@ -199,6 +200,7 @@ def tables() -> dict[str, str]:
         "errors": _errors(),
         "metrics": _metrics(),
         "log": _log(),
+        "performance": _performance(),
     }
 
 
@@ -326,6 +328,11 @@ def _metrics() -> str:
 
 def _log() -> str:
     return _table(("field", "meaning"), ((f"`{name}`", LOG_FIELDS[name]) for name in log_fields()))
+
+
+def _performance() -> str:
+    stored = performance.load()
+    return _table(performance.HEAD, performance.rows(stored)) + f"\n{performance.machine(stored)}\n"
 
 
 def _metric(metric: Metric, label_names: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ builds anything.
 """
 
 import gc
-import logging
 import sys
 
 import uvloop
@@ -32,11 +31,8 @@ def run(settings: Settings, keys: KeyStore) -> int:
     # A switch of the whole process, so only here, where the process is ours: a second series beside
     # each counter, of when it began, that nobody asks for.
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    # Another one: where somebody turns every logger up, this one would write the heads of the
-    # upstream's answers, and the malformed lines in them, which may repeat anything.
-    logging.getLogger("httpcore").setLevel(logging.INFO)
     bulwark = build(settings, keys, registry=CollectorRegistry(), log_stream=sys.stdout.buffer)
-    # A third: none of what is here now goes away, and a collection that looks through it holds the
+    # Another one: none of what is here now goes away, and a collection that looks through it holds the
     # loop for 40 ms, in the middle of everybody's streams.
     gc.collect()
     gc.freeze()

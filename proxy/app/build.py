@@ -76,7 +76,7 @@ def build(
         registry: Where the metrics live.
         log_stream: Where the log goes.
         clocks: What time it is.
-        transport: The way to the upstream; None takes httpx's own.
+        transport: The way to the upstream; None takes our own.
         monitor_transport: Likewise, of the monitor, which must not wait behind requests.
     """
     target = targets.parse(settings.upstream_url)

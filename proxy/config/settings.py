@@ -339,7 +339,11 @@ class Settings(BaseSettings):
         le=_DAY,
     )
     idle_timeout_seconds: Seconds = _setting(
-        300.0, "Between two chunks of the upstream's answer.", unit="seconds", ge=0.01, le=_DAY
+        300.0,
+        "Between two chunks of the upstream's answer, while its client keeps up.",
+        unit="seconds",
+        ge=0.01,
+        le=_DAY,
     )
     total_timeout_seconds: Seconds = _setting(
         1800.0, "One request, from its body to its last byte.", unit="seconds", ge=0.01, le=_DAY
