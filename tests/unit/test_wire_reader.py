@@ -15,6 +15,7 @@ _EMPTY = _OK + b"Content-Length: 0\r\n\r\n"
 _HELLO = _OK + b"Content-Length: 5\r\n\r\nhello"
 _CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_SWITCH = b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
 
 
 def _begun(limits: ResponseLimits | None = None, method: str = "POST") -> ResponseReader:
@@ -74,7 +75,10 @@ def test_a_whole_response(method: str, response: bytes, body: bytes) -> None:
         pytest.param("GET", b"HTTP/1.1 100 C\r\nContent-Length: 5\r\n\r\nhello" + _HELLO, id="a body of an interim response"),
         pytest.param("GET", b"HTTP/1.1 100 C\r\nContent-Length: 0\r\n\r\n" + _HELLO, id="a length of an interim response"),
         pytest.param("GET", b"HTTP/1.1 102 C\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKED, id="a coding of an interim response"),
-        pytest.param("GET", b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", id="another protocol"),
+        pytest.param("GET", _SWITCH, id="another protocol"),
+        pytest.param("GET", _SWITCH + _HELLO, id="another protocol, and a response behind it"),
+        pytest.param("GET", _CONTINUE + _SWITCH + _CHUNKED, id="the same between two others"),
+        pytest.param("HEAD", b"HTTP/1.1 101 S\r\n\r\n" + _EMPTY, id="101 without a field, and a response to HEAD"),
         pytest.param("GET", b"\x15\x03\x01\x00\x02\x02\x16", id="a TLS alert"),
     ],
 )  # fmt: skip
@@ -171,6 +175,37 @@ def test_behind_an_error_nothing_is_read(wrong: bytes) -> None:
     with pytest.raises(WireError):
         reader.feed_eof()
     assert (reader.complete, reader.reusable) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(_CHUNKED + b"!", id="a byte too many"),
+        pytest.param(_CHUNKED.replace(b"5\r\n", b"x\r\n"), id="no size"),
+        pytest.param(_CHUNKED.replace(b"hello", b"hello!"), id="longer than its size"),
+        pytest.param(_CHUNKED.replace(b"5\r\n", b"5;%b\r\n" % (b"x" * 70_000)), id="framing"),
+        pytest.param(_HELLO + b"!", id="a byte more than its length"),
+        pytest.param(_SWITCH, id="another protocol"),
+    ],
+)
+@pytest.mark.parametrize("is_cut", [False, True], ids=["at once", "the head, and the rest"])
+def test_an_error_is_the_end_of_the_connection(wrong: bytes, *, is_cut: bool) -> None:
+    """Each by itself, at once: it is not used again, nothing more is read, and its end completes nothing."""
+    head, end, _ = wrong.partition(b"\r\n\r\n")
+
+    def failed() -> ResponseReader:
+        reader = _begun()
+        with pytest.raises(WireError):
+            _feed(reader, wrong, len(head + end) if is_cut else len(wrong))
+        assert (reader.complete, reader.reusable) == (False, False)
+        return reader
+
+    with pytest.raises(ValueError, match="no further response"):
+        failed().begin("GET", lambda _: None)
+    with pytest.raises(WireError, match="nothing more is read"):
+        failed().feed(_HELLO)
+    with pytest.raises(WireError, match="closed before"):
+        failed().feed_eof()
 
 
 def test_heard() -> None:
