@@ -25,5 +25,5 @@ def deaf_port(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
 
 def connecting(port: int) -> int:
     """How many sockets of this machine wait to be accepted at a port."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(row[2].endswith(f":{port:04X}") and row[3] == _SYN_SENT for row in rows)
+    # As text: a long run has left ten thousand closed ones, and this is asked every millisecond.
+    return Path("/proc/net/tcp").read_text().count(f":{port:04X} {_SYN_SENT} ")
