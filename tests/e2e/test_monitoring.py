@@ -78,7 +78,7 @@ async def scraped(proxy: Running, times: int = 3) -> None:
     """
 
     def asked() -> int:
-        return sum(line["endpoint"] == "admin" for line in proxy.log.requests())
+        return sum(line.get("endpoint") == "admin" for line in proxy.log.requests())
 
     before = asked()
     await proxy.log.until(lambda: asked() >= before + times, within=SECONDS)
@@ -124,9 +124,14 @@ async def test_a_prometheus_knows_what_is_asked_of_it(tmp_path: Path) -> None:
     async with (
         nobody() as url,
         nobody() as other,
-        proxy(max_inflight=1, queue_size=0, key_tokens_per_day=10**6) as busy,
+        proxy(
+            max_inflight=1,
+            queue_size=0,
+            key_tokens_per_day=10**6,
+            max_connections_per_address=0,  # hundreds of wrong keys come at once
+        ) as busy,
         proxy(upstream_url=url, monitor_transport=None, keys_file=keys) as alone,
-        proxy(monitor_transport=Engine()) as full,
+        proxy(monitor_transport=Engine(), max_connections_per_address=1) as full,
         proxy(
             monitor_transport=engine,
             redis_url=other.replace("http", "redis"),
@@ -147,7 +152,9 @@ async def test_a_prometheus_knows_what_is_asked_of_it(tmp_path: Path) -> None:
             await asyncio.gather(
                 *(busy.chat(Authorization="Bearer wrong") for _ in range(WRONG_KEYS))
             )
-            await asyncio.gather(*(scraped(each) for each in (busy, alone, broken)))
+            await full.connect()
+            assert (await (await full.connect()).read_response()).status == 429
+            await asyncio.gather(*(scraped(each) for each in (busy, alone, full, broken)))
         await reached(broken, "down")
         await reached(full, "saturated")
         await asyncio.gather(*(scraped(each) for each in (alone, full, broken)))
