@@ -4,7 +4,10 @@ import os
 
 import pytest
 
+from tests.harness.hanging import pytest_runtest_call
 from tests.harness.running import WAY
+
+__all__ = ["pytest_runtest_call"]
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 

@@ -97,6 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("e2e")
+            item.add_marker(pytest.mark.within(900))  # as above
 
 
 def pytest_terminal_summary(

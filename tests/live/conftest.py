@@ -36,6 +36,9 @@ __all__ = ["ending", "figures", "proxy", "pytest_terminal_summary"]
 CLIENT_SECONDS = 60.0
 """How long a read of a client may wait: real engines on a busy machine are no stand-ins."""
 
+TEST_SECONDS = 240.0
+"""How long a test may take: some start engines, and each of their waits has a bound of its own."""
+
 
 class Live(Protocol):
     """What the fixture ``live`` is."""
@@ -140,6 +143,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("live")
+            if item.get_closest_marker("within") is None:
+                item.add_marker(pytest.mark.within(TEST_SECONDS))
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 

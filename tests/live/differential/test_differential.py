@@ -111,6 +111,7 @@ def stub(engines: Engines) -> Engine:
     return STUB.start(engines)
 
 
+@pytest.mark.within(900)  # each run has bounds of its own
 @pytest.mark.parametrize(
     "setup",
     [
@@ -159,7 +160,7 @@ async def test_an_engine_never_does_more_than_the_proxy_counted(
 ) -> None:
     """Output, choices and rendered prompt stay within what was counted; edits change one value."""
     engine = request.getfixturevalue("stub") if setup is STUB else setup.start(engines)
-    faulthandler.cancel_dump_traceback_later()  # the run has bounds of its own
+    faulthandler.cancel_dump_traceback_later()  # as above
     running = await live(behind=engine, **LIMITS, **setup.settings)
     with Pool(running.port, BEARER) as proxy, Pool(engine.port, {}) as direct:
         renderer = setup.renderer(direct) if setup.renderer else None
