@@ -5,6 +5,20 @@ from dataclasses import dataclass, fields
 ANONYMOUS = "anonymous"
 """The key id of whoever sent no key."""
 
+MOST = {
+    "requests_per_minute": 1_000_000,
+    # More than an engine can do in a day, and few enough for every counter to be exact.
+    "tokens_per_minute": 10**10,
+    "tokens_per_day": 10**10,
+    "concurrency": 65_536,
+    "max_prompt_chars": 16 * 1024 * 1024,
+    "max_output_tokens": 1024 * 1024,
+}
+"""The most that any key can be given of each, by its own terms or by a default of everybody's.
+
+One table for the settings, the key file and ``bulwark keys``: what one accepts, all do.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:

@@ -9,10 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
 from proxy.auth.keys import KeyRecord, is_public_id
-from proxy.principal import Allowance
-
-MAX_LIMIT = 10**10
-"""More tokens than an engine can do in a day, and few enough for every counter to be exact."""
+from proxy.principal import MOST, Allowance
 
 _MAX_NAME_CHARS = 100
 _MAX_MODELS = 100
@@ -95,11 +92,6 @@ def _is_boolean(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_limit(value: object) -> bool:
-    # A boolean is an int to Python, and a float may be one only by accident.
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_LIMIT
-
-
 def _are_models(value: object) -> bool:
     return isinstance(value, list) and 1 <= len(value) <= _MAX_MODELS and all(map(_is_model, value))
 
@@ -111,7 +103,14 @@ def _is_model(value: object) -> bool:
 LIMITS = tuple(field.name for field in fields(Allowance) if field.name != "models")
 """The fields that are numbers."""
 
-_LIMIT = Field(_is_limit, f"a whole number from 1 to {MAX_LIMIT}; leave it out for the default")
+
+def _limit(most: int) -> Field:
+    def accepts(value: object) -> bool:
+        # A boolean is an int to Python, and a float may be one only by accident.
+        return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+    return Field(accepts, f"a whole number from 1 to {most}; leave it out for the default")
+
 
 FIELDS = {
     "id": Field(
@@ -124,7 +123,7 @@ FIELDS = {
     "expires": Field(_is_moment, "a date and time with a zone, such as 2027-01-31T00:00:00Z"),
     "disabled": Field(_is_boolean, "true or false"),
     "replaced_by": Field(_is_id, "the id of the key that came in its place"),
-    **dict.fromkeys(LIMITS, _LIMIT),
+    **{name: _limit(MOST[name]) for name in LIMITS},
     "models": Field(
         _are_models,
         f"a list of 1 to {_MAX_MODELS} names of at most {_MAX_MODEL_CHARS} printable characters",

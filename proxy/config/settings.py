@@ -33,11 +33,11 @@ from proxy.config.values import (
     UpstreamUrl,
 )
 from proxy.policy.limits import Engine
+from proxy.principal import MOST
 
 _KIB = 1024
 _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB
-_MAX_TOKENS = 10**10
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 
@@ -158,14 +158,14 @@ class Settings(BaseSettings):
     )
 
     max_prompt_chars: int = _setting(
-        10_000, "Prompt of one request.", unit="characters", ge=1, le=16 * _MIB
+        10_000, "Prompt of one request.", unit="characters", ge=1, le=MOST["max_prompt_chars"]
     )
     max_prompt_chars_ceiling: int = _setting(
         0,
         "How far a key's own `max_prompt_chars` may go above `PROXY_MAX_PROMPT_CHARS`; 0 is not at all.",
         unit="characters",
         ge=0,
-        le=16 * _MIB,
+        le=MOST["max_prompt_chars"],
     )
     max_schema_chars: int = _setting(
         64_000,
@@ -179,14 +179,14 @@ class Settings(BaseSettings):
         "Output of one request, over all its sequences.",
         unit="tokens",
         ge=1,
-        le=_MIB,
+        le=MOST["max_output_tokens"],
     )
     max_output_tokens_ceiling: int = _setting(
         0,
         "How far a key's own `max_output_tokens` may go above `PROXY_MAX_OUTPUT_TOKENS`; 0 is not at all.",
         unit="tokens",
         ge=0,
-        le=_MIB,
+        le=MOST["max_output_tokens"],
     )
     output_overflow: Literal["clamp", "reject"] = _setting(
         "clamp", "Whether a request for more output is lowered (and told so) or refused."
@@ -257,28 +257,28 @@ class Settings(BaseSettings):
         "Requests of a key that has no limit of its own; 0 sets none.",
         unit="requests",
         ge=0,
-        le=1_000_000,
+        le=MOST["requests_per_minute"],
     )
     key_tokens_per_minute: int = _setting(
         0,
         "Tokens, prompt and output, of a key that has no limit of its own; 0 sets none.",
         unit="tokens",
         ge=0,
-        le=_MAX_TOKENS,
+        le=MOST["tokens_per_minute"],
     )
     key_tokens_per_day: int = _setting(
         0,
         "Tokens in 24 hours of a key that has no limit of its own; 0 sets none.",
         unit="tokens",
         ge=0,
-        le=_MAX_TOKENS,
+        le=MOST["tokens_per_day"],
     )
     key_concurrency: int = _setting(
         0,
         "Requests at one moment of a key that has no limit of its own, one more is refused; 0 sets none.",
         unit="requests",
         ge=0,
-        le=65_536,
+        le=MOST["concurrency"],
     )
     redis_url: RedisUrl | None = _setting(
         None,

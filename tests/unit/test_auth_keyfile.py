@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.auth.keyfields import LIMITS, MAX_LIMIT
+from proxy.auth.keyfields import LIMITS
 from proxy.auth.keyfile import MAX_BYTES, KeyFileError, parse, read
-from proxy.principal import Allowance
+from proxy.principal import MOST, Allowance
 
 SHA = "0123456789abcdef" * 4
 CANARY = "sk-bw-k3v9x2ab-" + "c" * 43
@@ -36,7 +36,7 @@ def test_all_fields() -> None:
         replaced_by = "a2345678"
         requests_per_minute = 1
         tokens_per_minute = 2
-        tokens_per_day = {MAX_LIMIT}
+        tokens_per_day = {MOST["tokens_per_day"]}
         concurrency = 4
         max_prompt_chars = 5
         max_output_tokens = 6
@@ -56,7 +56,7 @@ def test_all_fields() -> None:
     assert first.allowance == Allowance(
         requests_per_minute=1,
         tokens_per_minute=2,
-        tokens_per_day=MAX_LIMIT,
+        tokens_per_day=MOST["tokens_per_day"],
         concurrency=4,
         max_prompt_chars=5,
         max_output_tokens=6,
@@ -149,7 +149,7 @@ def test_refused(text: str, error: str) -> None:
         pytest.param("true", id="a boolean"),
         pytest.param("'1'", id="a text"),
         pytest.param("[1]", id="a list"),
-        pytest.param(str(MAX_LIMIT + 1), id="one more than the most"),
+        pytest.param(str(max(MOST.values()) + 1), id="more than the most"),
         pytest.param("9" * 40, id="a number of 40 digits"),
     ],
 )
