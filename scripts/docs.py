@@ -23,7 +23,7 @@ from proxy.context import RequestContext
 from proxy.errors import Reason
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Gauges, Metrics
-from proxy.telemetry.series import Distribution, Tally
+from proxy.telemetry.metrics.series import Distribution, Tally
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

@@ -38,7 +38,7 @@ from proxy.middleware.endpoint import HEALTHZ, EndpointLayer
 from proxy.middleware.errors import ErrorLayer
 from proxy.policy import Limits, Policy
 from proxy.telemetry.log import Log, LogLevel
-from proxy.telemetry.metrics import Gauges, Metrics
+from proxy.telemetry.metrics import Gauges, Metrics, RequestMetrics
 from proxy.upstream import target as targets
 from proxy.upstream import transport as transports
 from proxy.upstream.monitor import Monitor
@@ -105,7 +105,7 @@ def build(
         health_path="/ready" if settings.engine == "sglang" else "/health",
         on_reading=admission.heeding(budget, slots, clocks),
         on_state=_telling(log, metrics),
-        on_ignored=metrics.reading_ignored,
+        on_ignored=metrics.upstream.reading_ignored,
         on_fault=partial(_monitor_failed, log),
     )
     parts = _Parts(
@@ -179,10 +179,10 @@ def _watch(
 
 def _telling(log: Log, metrics: Metrics) -> Callable[[State, str], None]:
     """What a change of the upstream's state is told to. Nobody has asked it yet: it is starting."""
-    metrics.upstream_is(State.STARTING)
+    metrics.upstream.state_is(State.STARTING)
 
     def tell(state: State, reason: str) -> None:
-        metrics.upstream_is(state)
+        metrics.upstream.state_is(state)
         # Ready, and yet there is something to say: perhaps nobody's engine.
         well = state is State.SATURATED or (state.serves and not reason)
         level: LogLevel = "info" if well else "warning"
@@ -248,7 +248,7 @@ def _chain(parts: _Parts) -> ASGIApp:
     return AccessLayer(
         app,
         log=parts.log,
-        metrics=parts.metrics,
+        metrics=parts.metrics.requests,
         clock=parts.clocks.monotonic,
         probe=HEALTHZ,
         client_address=ClientAddress(settings.trusted_proxies, settings.client_ip_header),
@@ -348,7 +348,7 @@ def _admin(parts: _Parts) -> FastAPI:
         AccessLayer,
         log=parts.log,
         # Counted apart: whoever scrapes would always see one request in flight, his own.
-        metrics=Metrics(CollectorRegistry(), version=__version__),
+        metrics=RequestMetrics(CollectorRegistry()),
         clock=parts.clocks.monotonic,
         probe=admin.ADMIN,
     )

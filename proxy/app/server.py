@@ -53,7 +53,7 @@ class Bulwark:
 
     def refused_early(self, refusal: Refusal, client: str, request_id: str) -> None:
         """The server refused below ASGI: recorded like every other refusal."""
-        self.metrics.refused_early(refusal)
+        self.metrics.requests.refused_early(refusal)
         self.log.refused_early(refusal, client, request_id)
 
     def _places(self) -> ConnectionLimits:
@@ -123,9 +123,9 @@ class Bulwark:
             address_of=ClientAddress(
                 self.settings.trusted_proxies, self.settings.client_ip_header
             ).counted,
-            on_event=self.metrics.connection_refused,
+            on_event=self.metrics.connections.refused,
         )
-        self.metrics.watch_connections(
+        self.metrics.connections.watch(
             {"busy": lambda: places.open - places.idle, "idle": lambda: places.idle}
         )
         try:

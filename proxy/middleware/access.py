@@ -17,7 +17,7 @@ from proxy.keepalive import COMMENT, IS_COMMENT
 from proxy.middleware.clients import ClientAddress
 from proxy.pipe import CLIENT, Client, Flow, Sink
 from proxy.telemetry.log import Log
-from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.metrics import RequestMetrics
 
 _PEER = ClientAddress()
 
@@ -48,7 +48,7 @@ class AccessLayer:
         app: ASGIApp,
         *,
         log: Log,
-        metrics: Metrics,
+        metrics: RequestMetrics,
         clock: Callable[[], float],
         probe: Endpoint,
         client_address: ClientAddress = _PEER,
@@ -73,7 +73,7 @@ class AccessLayer:
             started=self._clock(),
         )
         context.attach(scope)
-        self._metrics.request_began()
+        self._metrics.began()
         extensions = scope.get("extensions", {})
         client = extensions.get(CLIENT)
         recorder = _Recorder(context, send, self._clock, client)
@@ -93,7 +93,7 @@ class AccessLayer:
             # A layer returned without a whole answer, or the error layer itself failed.
             context.outcome = Reason.INTERNAL_ERROR
         ended = self._clock()
-        self._metrics.request_ended(context, ended=ended)
+        self._metrics.ended(context, ended=ended)
         self._log.request(context, ended=ended, quiet=context.endpoint is self._probe)
 
 

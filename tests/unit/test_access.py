@@ -15,7 +15,7 @@ from proxy.middleware.access import AccessLayer
 from proxy.middleware.clients import ClientAddress
 from proxy.middleware.endpoint import HEALTHZ
 from proxy.telemetry.log import Log
-from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.metrics import RequestMetrics
 
 PEER = ClientAddress()
 
@@ -28,7 +28,7 @@ class Watched:
         self.registry = CollectorRegistry()
         self.sent: list[Message] = []
         log = Log(self.stream, form="json", level="debug", now=lambda: datetime.now(UTC))
-        metrics = Metrics(self.registry, version="1")
+        metrics = RequestMetrics(self.registry)
         self._layer = AccessLayer(
             app,
             log=log,

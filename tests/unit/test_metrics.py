@@ -77,8 +77,8 @@ def test_a_request_is_counted_once(
     metrics: Metrics, given: dict[str, object], labels: tuple[str, str, str], refused: bool
 ) -> None:
     """By endpoint, status and outcome; and among the refusals if it was one."""
-    metrics.request_began()
-    metrics.request_ended(context(**given), ended=3.5)
+    metrics.requests.began()
+    metrics.requests.ended(context(**given), ended=3.5)
     endpoint, status, outcome = labels
     names = {"endpoint": endpoint, "status": status, "outcome": outcome}
     assert value(metrics, "bulwark_requests_total", **names) == 1
@@ -91,21 +91,21 @@ def test_a_request_is_counted_once(
 def test_the_gauge_follows_requests_and_ends_at_zero(metrics: Metrics) -> None:
     """Up when one begins, down when one ends."""
     for _ in range(3):
-        metrics.request_began()
+        metrics.requests.began()
     assert value(metrics, "bulwark_requests_in_flight") == 3
     for _ in range(3):
-        metrics.request_ended(context(), ended=2.0)
+        metrics.requests.ended(context(), ended=2.0)
     assert value(metrics, "bulwark_requests_in_flight") == 0
 
 
 def test_times_are_observed_where_there_were_any(metrics: Metrics) -> None:
     """First byte and queue, only of requests that came so far."""
     chat = {"endpoint": "chat.completions"}
-    metrics.request_ended(context(), ended=2.0)
+    metrics.requests.ended(context(), ended=2.0)
     assert value(metrics, "bulwark_time_to_first_byte_seconds_count", **chat) == 0
     assert value(metrics, "bulwark_queue_wait_seconds_count") == 0
     later = context(first_byte=1.5, upstream_status=200, queued_seconds=0.25, clamped="a 2 -> 1")
-    metrics.request_ended(later, ended=2.0)
+    metrics.requests.ended(later, ended=2.0)
     assert value(metrics, "bulwark_time_to_first_byte_seconds_sum", **chat) == 0.5
     assert value(metrics, "bulwark_queue_wait_seconds_sum") == 0.25
     assert value(metrics, "bulwark_clamped_requests_total", **chat) == 1
@@ -113,7 +113,7 @@ def test_times_are_observed_where_there_were_any(metrics: Metrics) -> None:
 
 def test_what_the_server_refuses_below_asgi_is_counted(metrics: Metrics) -> None:
     """Without ever having been in flight."""
-    metrics.refused_early(HeadTooLarge("Too long."))
+    metrics.requests.refused_early(HeadTooLarge("Too long."))
     labels = {"endpoint": "none", "status": "431", "outcome": "head_too_large"}
     assert value(metrics, "bulwark_requests_total", **labels) == 1
     reason = {"endpoint": "none", "reason": "head_too_large"}
@@ -155,19 +155,19 @@ def test_tokens_are_counted_where_somebody_looked(
     metrics: Metrics, estimated: bool, source: str
 ) -> None:
     """By what they were and by who says so; a request at which nobody looked counts none."""
-    metrics.request_began()
-    metrics.request_ended(context(), ended=2.0)
+    metrics.requests.began()
+    metrics.requests.ended(context(), ended=2.0)
     assert value(metrics, "bulwark_tokens_total", kind="prompt", source=source) is None
     seen = context(prompt_tokens=7, completion_tokens=3, usage_estimated=estimated)
-    metrics.request_ended(seen, ended=2.0)
+    metrics.requests.ended(seen, ended=2.0)
     assert value(metrics, "bulwark_tokens_total", kind="prompt", source=source) == 7
     assert value(metrics, "bulwark_tokens_total", kind="completion", source=source) == 3
 
 
 def test_the_upstream_is_in_one_state(metrics: Metrics) -> None:
     """The last one that was told, and no other."""
-    metrics.upstream_is("starting")
-    metrics.upstream_is("ready")
+    metrics.upstream.state_is("starting")
+    metrics.upstream.state_is("ready")
     assert value(metrics, "bulwark_upstream_state", state="ready") == 1
     assert value(metrics, "bulwark_upstream_state", state="starting") is None
 
@@ -175,7 +175,7 @@ def test_the_upstream_is_in_one_state(metrics: Metrics) -> None:
 def test_what_fails_beside_requests_is_counted(metrics: Metrics) -> None:
     """Redis that does not answer, and pages of the engine that are not used."""
     metrics.redis_failed()
-    metrics.reading_ignored("too_large")
+    metrics.upstream.reading_ignored("too_large")
     assert value(metrics, "bulwark_redis_failures_total") == 1
     assert value(metrics, "bulwark_engine_metrics_ignored_total", reason="too_large") == 1
 
@@ -183,7 +183,7 @@ def test_what_fails_beside_requests_is_counted(metrics: Metrics) -> None:
 def test_connections_are_read_by_state_from_their_owner(metrics: Metrics) -> None:
     """At the moment in which somebody looks."""
     busy = [1.0]
-    metrics.watch_connections({"busy": lambda: busy[0], "idle": lambda: 2.0})
+    metrics.connections.watch({"busy": lambda: busy[0], "idle": lambda: 2.0})
     busy[0] = 7.0
     assert value(metrics, "bulwark_connections", state="busy") == 7
     assert value(metrics, "bulwark_connections", state="idle") == 2
@@ -191,10 +191,10 @@ def test_connections_are_read_by_state_from_their_owner(metrics: Metrics) -> Non
 
 def test_connections_that_are_refused_are_counted(metrics: Metrics) -> None:
     """By reason, and not as requests: nothing was asked."""
-    metrics.connection_refused(Reason.TOO_MANY_CONNECTIONS)
-    metrics.connection_refused(Reason.TOO_MANY_CONNECTIONS)
-    metrics.connection_refused(Reason.CONNECTIONS_EXHAUSTED)
-    metrics.connection_refused("idle")
+    metrics.connections.refused(Reason.TOO_MANY_CONNECTIONS)
+    metrics.connections.refused(Reason.TOO_MANY_CONNECTIONS)
+    metrics.connections.refused(Reason.CONNECTIONS_EXHAUSTED)
+    metrics.connections.refused("idle")
     name = "bulwark_connections_refused_total"
     assert value(metrics, name, reason="too_many_connections") == 2
     assert value(metrics, name, reason="connections_exhausted") == 1
@@ -212,11 +212,11 @@ def test_lines_that_nobody_will_read_are_counted(metrics: Metrics) -> None:
 def test_counts_go_on_where_they_were_bound_before(metrics: Metrics) -> None:
     """Each request of a kind counts in the series of the first one."""
     for _ in range(3):
-        metrics.request_began()
+        metrics.requests.began()
         seen = context(
             outcome=Reason.OVERLOADED, clamped="a 2 -> 1", prompt_tokens=7, completion_tokens=3
         )
-        metrics.request_ended(seen, ended=2.0)
+        metrics.requests.ended(seen, ended=2.0)
     chat = {"endpoint": "chat.completions"}
     assert value(metrics, "bulwark_refusals_total", reason="overloaded", **chat) == 3
     assert value(metrics, "bulwark_clamped_requests_total", **chat) == 3
@@ -245,5 +245,5 @@ def test_no_field_of_a_request_but_the_closed_ones_becomes_a_label(metrics: Metr
             setattr(hostile, each.name, "canary")
     hostile.outcome = Reason.NOT_FOUND
     hostile.headers = [(b"canary", b"canary")]
-    metrics.request_ended(hostile, ended=2.0)
+    metrics.requests.ended(hostile, ended=2.0)
     assert b"canary" not in generate_latest(metrics.registry)

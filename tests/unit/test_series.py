@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from proxy.telemetry.series import Distribution, Tally
+from proxy.telemetry.metrics.series import Distribution, Tally
 
 BOUNDS = (0.005, 0.5, 1, 30)
 TEXT = "What it is, with a \\ and a\nline."
