@@ -1,6 +1,6 @@
 """What is let through at once, put together: places, room in the engine's cache, what keys have left."""
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 
 from proxy.admission import rates
 from proxy.admission.buffers import BufferBudget
@@ -8,6 +8,7 @@ from proxy.admission.kv import TokenBudget
 from proxy.admission.rates import RateLimits
 from proxy.admission.slots import Slots
 from proxy.app.clocks import Clocks
+from proxy.auth.keys import KeyStore
 from proxy.config import Settings
 from proxy.telemetry.log import Log, LogLevel
 from proxy.telemetry.metrics import Metrics
@@ -28,7 +29,7 @@ def slots(settings: Settings, clocks: Clocks, *, keys: int, budget: TokenBudget 
     Args:
         settings: What the operator decided.
         clocks: What time it is.
-        keys: How many there are: one alone may have all places.
+        keys: How many there are that may be used: one alone may have all places.
         budget: Of tokens; None for requests that cost none.
     """
     return Slots(
@@ -53,15 +54,16 @@ def key_share(settings: Settings, keys: int) -> int:
 
 
 def sharing(
-    settings: Settings, keys: Sized, places: Sequence[Slots], memory: BufferBudget
+    settings: Settings, keys: KeyStore, places: Sequence[Slots], memory: BufferBudget
 ) -> Callable[[], None]:
-    """What shares all of it out again, by the keys that there are then."""
+    """What shares all of it out again, by the keys that may be used then."""
 
     def share_out() -> None:
-        share = key_share(settings, len(keys))
+        usable = keys.usable
+        share = key_share(settings, usable)
         for each in places:
             each.share_out(share)
-        share_out_bytes(settings, len(keys), memory)
+        share_out_bytes(settings, usable, memory)
 
     return share_out
 

@@ -8,7 +8,6 @@ from typing import BinaryIO
 import httpx
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import __version__, admin
@@ -27,6 +26,7 @@ from proxy.auth.guessing import Guessing
 from proxy.auth.keys import KeyStore
 from proxy.auth.reload import KeyFileWatch
 from proxy.config import Settings
+from proxy.cors import Cors
 from proxy.endpoints import EndpointTable
 from proxy.forward import Forward, Timeouts, Upstream
 from proxy.lifeline import Lifelines
@@ -34,6 +34,7 @@ from proxy.middleware.access import AccessLayer
 from proxy.middleware.admission import AdmissionLayer
 from proxy.middleware.auth import AuthLayer
 from proxy.middleware.clients import ClientAddress
+from proxy.middleware.cors import CorsLayer
 from proxy.middleware.endpoint import HEALTHZ, EndpointLayer
 from proxy.middleware.errors import ErrorLayer
 from proxy.policy import Limits, Policy
@@ -45,17 +46,6 @@ from proxy.upstream.monitor import Monitor
 from proxy.upstream.states import State
 
 _POLICY_VIOLATION = 1008  # RFC 6455 §7.4.1
-_CORS_EXPOSED = (
-    "X-Request-Id",
-    "Request-Id",
-    "X-Bulwark-Clamped",
-    "Retry-After",
-    *(
-        f"X-Ratelimit-{what}-{of}"
-        for of in ("Requests", "Tokens")
-        for what in ("Limit", "Remaining", "Reset")
-    ),
-)
 
 
 def build(
@@ -91,9 +81,9 @@ def build(
         on_lost=metrics.log_lines_lost,
     )
     budget = admission.token_budget(settings)
-    slots = admission.slots(settings, clocks, keys=len(keys), budget=budget)
-    listing_slots = admission.slots(settings, clocks, keys=len(keys), budget=None)
-    buffers = admission.buffers(settings, len(keys))
+    slots = admission.slots(settings, clocks, keys=keys.usable, budget=budget)
+    listing_slots = admission.slots(settings, clocks, keys=keys.usable, budget=None)
+    buffers = admission.buffers(settings, keys.usable)
 
     share_out = admission.sharing(settings, keys, (slots, listing_slots), buffers)
     watch = _watch(settings, keys, log, share_out)
@@ -121,6 +111,7 @@ def build(
         listing_slots=listing_slots,
         buffers=buffers,
         lifelines=Lifelines(),
+        cors=Cors(settings.cors_origins, relayed=settings.response_headers),
         upstream=Upstream(transport=transport, target=target, api_key=_upstream_key(settings)),
         readiness=Readiness(monitor, details=lambda: _details(parts)),
     )
@@ -131,6 +122,7 @@ def build(
         admin=_admin(parts),
         lifelines=parts.lifelines,
         readiness=parts.readiness,
+        cors=parts.cors,
         metrics=metrics,
         log=log,
         attendants=[monitor.run, parts.rates.run, *([watch.run] if watch else [])],
@@ -159,6 +151,7 @@ class _Parts:
     listing_slots: Slots
     buffers: BufferBudget
     lifelines: Lifelines
+    cors: Cors
     upstream: Upstream
     readiness: Readiness
 
@@ -170,11 +163,10 @@ def _watch(
         return None
 
     def tell(event: str, about: Mapping[str, object]) -> None:
-        share_out()
         well = event == reload.RELOADED and about["problem"] is None
         log.server(event, level="info" if well else "warning", **about)
 
-    return KeyFileWatch(settings.keys_file, keys, on_event=tell)
+    return KeyFileWatch(settings.keys_file, keys, on_event=tell, on_count=share_out)
 
 
 def _telling(log: Log, metrics: Metrics) -> Callable[[State, str], None]:
@@ -234,16 +226,9 @@ def _chain(parts: _Parts) -> ASGIApp:
     app = EndpointLayer(app, table=EndpointTable.named(settings.endpoints))
     # Around everything that may refuse.
     app = ErrorLayer(app)
-    if settings.cors_origins:
-        # Around errors, because a page may read a refusal only if it says so, and before auth,
-        # because a preflight carries no key.
-        app = CORSMiddleware(
-            app,
-            allow_origins=settings.cors_origins,
-            allow_methods=("GET", "POST"),
-            allow_headers=("*",),
-            expose_headers=(*_CORS_EXPOSED, *settings.response_headers),
-        )
+    if parts.cors:
+        # Around errors: a page may read a refusal, too.
+        app = CorsLayer(app, cors=parts.cors)
     # Around everything: no way out may leave a request unrecorded.
     return AccessLayer(
         app,

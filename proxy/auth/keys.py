@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from proxy.auth import keycaps
 from proxy.auth.credentials import HOW
+from proxy.auth.keylives import KeyLives
 from proxy.errors import InvalidApiKey, MissingApiKey
 from proxy.principal import ANONYMOUS, Allowance, Principal
 
@@ -150,6 +151,7 @@ class KeyStore:
         self._now = now
         self._environment = self._entries(environment)
         self._file: dict[str, _Entry] = {}
+        self._lives = KeyLives()
         self._anonymous: Principal | None = None
         if allow_anonymous:
             (nobody,) = self._entries([KeyRecord(ANONYMOUS, secrets.token_bytes(32))])
@@ -163,6 +165,11 @@ class KeyStore:
     def from_file(self) -> int:
         """How many of its keys are from the file."""
         return len(self._file)
+
+    @property
+    def usable(self) -> int:
+        """How many of its keys may be used now; the environment's always may."""
+        return len(self._environment) + self._lives.count(self._now())
 
     def capped(self) -> Iterator[str]:
         """What keys of the file were given and do not get, a sentence each; no name, no value of text."""
@@ -181,6 +188,7 @@ class KeyStore:
         if change:
             # Complete before it is seen: a request finds the old set or the new one.
             self._file = {entry.record.key_id: entry for entry in self._entries(file)}
+            self._lives = KeyLives(record.expires for record in file if not record.disabled)
         return change
 
     def authenticate(self, credential: bytes | None) -> Principal:

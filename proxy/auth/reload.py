@@ -41,6 +41,8 @@ class KeyFileWatch:
         path: The file.
         store: Whose keys they are; it has those of the file already.
         on_event: Told of ``RELOADED``, ``NOT_RELOADED`` and ``CAPPED``, on the loop.
+        on_count: Called, on the loop, when the number of keys that may be used is another one, by
+            another file or because one has expired; and once in the beginning.
         interval_seconds: Between two looks.
 
     Attributes:
@@ -56,16 +58,19 @@ class KeyFileWatch:
         store: KeyStore,
         *,
         on_event: Callable[[str, Mapping[str, object]], None],
+        on_count: Callable[[], None],
         interval_seconds: float = 0.5,
     ) -> None:
         self._path = path
         self._store = store
         self._on_event = on_event
+        self._on_count = on_count
         self._interval_seconds = interval_seconds
         self._asked = asyncio.Event()
         self._seen: _Look = ""
         self._done: _Look | None = None
         self._settling = 0
+        self._usable: int | None = None
         self.problem: str | None = None
         self.reloads = 0
         self.failures = 0
@@ -93,7 +98,16 @@ class KeyFileWatch:
                 continue
 
     async def _turn(self, *, asked: bool) -> bool:
-        """One look, and what follows from it; says whether the next should come soon."""
+        """One look, at the clock too; says whether the next should come soon."""
+        soon = await self._read_if_new(asked=asked)
+        usable = self._store.usable
+        if usable != self._usable:
+            self._usable = usable
+            self._on_count()
+        return soon
+
+    async def _read_if_new(self, *, asked: bool) -> bool:
+        """What follows from one look at the file; says the same."""
         # In a thread, for a network's file system may take its time.
         look = await asyncio.to_thread(_look, self._path)
         settled, self._seen = look == self._seen, look

@@ -410,6 +410,29 @@ def test_a_server_has_one_worker() -> None:
     assert refused.returncode == 2
 
 
+@pytest.mark.parametrize(
+    "gone",
+    [
+        pytest.param("disabled = true", id="disabled"),
+        pytest.param("expires = 2026-01-01T00:00:00Z", id="expired"),
+    ],
+)
+async def test_a_key_that_may_not_be_used_takes_nobodys_place(
+    proxy: Launch, tmp_path: Path, gone: str
+) -> None:
+    """Beside it, the only one that may be used has all of them, as if it were alone."""
+    path, (first, _) = key_file(tmp_path, "", gone)
+    front = await proxy(keys_file=path, api_keys=None, max_inflight=4, queue_size=0)
+    gate = asyncio.Event()
+    front.upstream.reply = [gate, upstreams.response(b"{}")]
+    clients = [await front.connect() for _ in range(4)]
+    for count, client in enumerate(clients):
+        await client.send(request_bytes("POST", CHAT, {**bearer(first), **JSON}, CHAT_BODY))
+        await front.upstream.request(count)
+    gate.set()
+    assert [(await client.read_response()).status for client in clients] == [200] * 4
+
+
 async def test_a_second_key_takes_the_first_ones_last_places(proxy: Launch, tmp_path: Path) -> None:
     """One alone may hold all of them; beside another, three quarters."""
     path, (first,) = key_file(tmp_path, "")

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,20 @@ class Watched:
         self.path = folder / "keys.toml"
         self.put(text_of(ALICE))
         records = environment_records(["x" * 32] if environment else [])
-        self.store = KeyStore(records, keyfile.read(self.path), ceilings=ceilings)
+        self.now = datetime(2026, 6, 1, tzinfo=UTC)
+        self.store = KeyStore(
+            records, keyfile.read(self.path), ceilings=ceilings, now=lambda: self.now
+        )
         self.events: list[tuple[str, Mapping[str, object]]] = []
         self.happened = asyncio.Event()
-        self.watch = KeyFileWatch(self.path, self.store, on_event=self.note, interval_seconds=0.01)
+        self.counted: list[int] = []
+        self.watch = KeyFileWatch(
+            self.path,
+            self.store,
+            on_event=self.note,
+            on_count=lambda: self.counted.append(self.store.usable),
+            interval_seconds=0.01,
+        )
 
     def note(self, event: str, fields: Mapping[str, object]) -> None:
         """What the watch says."""
@@ -102,6 +113,19 @@ async def test_a_file_as_it_was_is_no_news(watched: Watched) -> None:
     await watched.look()
     assert watched.events == []
     assert (watched.watch.reloads, watched.watch.failures, watched.watch.keys) == (0, 0, 1)
+
+
+async def test_how_many_may_be_used_is_told_when_it_changes(watched: Watched) -> None:
+    """At first, by another file, and when time passes and the file does not change."""
+    await watched.look()
+    assert watched.counted == [1]
+    watched.put(text_of(ALICE, BOB, more="expires = 2026-06-01T00:00:01Z\n") + text_of("carolcar"))
+    await watched.look()
+    assert watched.counted == [1, 3]
+    watched.now += timedelta(seconds=1)
+    await watched.look()
+    assert watched.counted == [1, 3, 1]
+    assert [event for event, _ in watched.events] == [RELOADED]
 
 
 async def test_a_change_between_the_first_reading_and_the_watch_is_seen(watched: Watched) -> None:

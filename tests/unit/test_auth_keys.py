@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,31 @@ def store(*file: KeyRecord, allow_anonymous: bool = False, env: bool = True) -> 
     """A store with two keys of the environment, unless told otherwise, and these of the file."""
     environment = environment_records(ENV_KEYS if env else [])
     return KeyStore(environment, file, allow_anonymous=allow_anonymous, now=lambda: NOW)
+
+
+@pytest.mark.parametrize(
+    ("file", "usable"),
+    [
+        pytest.param([], 2, id="those of the environment"),
+        pytest.param([{}], 3, id="and one of the file"),
+        pytest.param([{"disabled": True}], 2, id="not one that is disabled"),
+        pytest.param([{"expires": NOW}], 2, id="nor one that expires now"),
+        pytest.param([{"expires": NOW + SECOND}], 3, id="but one that will in a second"),
+        pytest.param([{"expires": NOW + SECOND, "disabled": True}], 2, id="unless it is disabled"),
+        pytest.param(
+            [{"expires": NOW + SECOND}, {}, {"expires": NOW - SECOND}, {"disabled": True}],
+            4,
+            id="several of each",
+        ),
+    ],
+)
+def test_how_many_keys_may_be_used(file: list[dict[str, Any]], usable: int) -> None:
+    """As many as would be let in at this moment."""
+    keys = [own_key(f"abcdefg{number}") for number in range(len(file))]
+    records = [record(key, **terms) for key, terms in zip(keys, file, strict=True)]
+    found = store(*records)
+    assert found.usable == usable
+    assert len(found) == 2 + len(file)
 
 
 def test_a_generated_key_has_the_documented_form() -> None:
