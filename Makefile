@@ -35,8 +35,10 @@ demo: $(VENV)/.runtime
 run: $(VENV)/.runtime
 	@$(PY) -m proxy serve $(ARGS)
 
+# In two processes, for half of it is waiting: make test JOBS=0 ARGS="-x -s -k caps".
+JOBS ?= 2
 test: $(VENV)/.dev
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 # The first time installs frameworks, Node and its packages, 0.7 GB in 3 minutes, in the same place
 # as the engines below. Chromium comes with them where the system has none.

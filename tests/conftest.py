@@ -4,10 +4,12 @@ import os
 
 import pytest
 
+from tests.harness import figures, leftout
+from tests.harness.figures import pytest_sessionfinish, pytest_testnodedown
 from tests.harness.hanging import pytest_runtest_call
 from tests.harness.running import WAY
 
-__all__ = ["pytest_runtest_call"]
+__all__ = ["pytest_runtest_call", "pytest_sessionfinish", "pytest_testnodedown"]
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -21,6 +23,14 @@ def pytest_configure() -> None:
     for name in _PROXIES:
         os.environ.pop(name, None)
         os.environ.pop(name.upper(), None)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Prints what was measured, and what was not tested."""
+    figures.pytest_terminal_summary(terminalreporter, config)
+    leftout.pytest_terminal_summary(terminalreporter)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

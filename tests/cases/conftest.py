@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.harness.figures import figures, pytest_terminal_summary
+from tests.harness.figures import figures
 from tests.harness.fixtures import ending, proxy
 
-__all__ = ["ending", "figures", "proxy", "pytest_terminal_summary"]
+__all__ = ["ending", "figures", "proxy"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before the rows of the test, so that the name comes first

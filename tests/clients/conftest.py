@@ -35,11 +35,11 @@ import pytest
 from proxy import standin
 from tests.harness import programs
 from tests.harness import running as runnings
-from tests.harness.figures import Figures, figures, pytest_terminal_summary
+from tests.harness.figures import Figures, figures
 from tests.harness.fixtures import ending
 from tests.harness.running import KEY, Launch, Running
 
-__all__ = ["ending", "figures", "pytest_terminal_summary"]
+__all__ = ["ending", "figures"]
 
 
 @dataclass(slots=True)

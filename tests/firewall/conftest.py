@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.firewall.egress import Firewall, leave_out, tools_missing, works
-from tests.harness import figures as figures_of
+from tests.firewall.egress import Firewall, tools_missing, works
 from tests.harness.figures import figures
+from tests.harness.leftout import leave_out
 from tests.harness.networks import Networks, missing
 
 __all__ = ["figures"]
@@ -15,14 +15,12 @@ __all__ = ["figures"]
 BACKENDS = ("nft", "legacy")
 
 _LACKS = pytest.StashKey[list[str]]()
-_LEFT_OUT = pytest.StashKey[int]()
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """No setting of whoever runs the tests reaches the script."""
     for name in [name for name in os.environ if name.startswith("EGRESS_")]:
         del os.environ[name]
-    config.stash[_LEFT_OUT] = 0
 
 
 @pytest.hookimpl(tryfirst=True)  # before the rows of the test, so that the names come first
@@ -42,25 +40,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if _LACKS not in item.config.stash:
         item.config.stash[_LACKS] = missing() or tools_missing()
     lacks: list[str] = item.config.stash[_LACKS]
-    if not lacks:
-        return
-    item.config.stash[_LEFT_OUT] += 1
-    leave_out(f"no network namespaces with a firewall here, missing: {', '.join(lacks)}")
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Prints the figures, and in red that the firewall was not tested."""
-    figures_of.pytest_terminal_summary(terminalreporter, config)
-    if left_out := config.stash[_LEFT_OUT]:
-        lacks: list[str] = config.stash[_LACKS]
-        names = ", ".join(lacks)
-        terminalreporter.write_line(
-            f"THE FIREWALL WAS NOT TESTED: {left_out} tests need what is missing here: {names}",
-            red=True,
-            bold=True,
-        )
+    if lacks:
+        leave_out(f"the firewall; no network namespaces here, missing: {', '.join(lacks)}")
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -68,7 +49,7 @@ def backend(request: pytest.FixtureRequest) -> str:
     """Either way that iptables talks to the kernel, where this one has it."""
     name: str = request.param
     if problem := works(name):
-        leave_out(f"no iptables-{name} here: {problem}")
+        leave_out(f"the firewall; no iptables-{name} here: {problem}")
     return name
 
 

@@ -8,9 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Self
-
-import pytest
+from typing import Self
 
 from tests.harness.networks import Namespace, Networks
 
@@ -28,13 +26,6 @@ Done = subprocess.CompletedProcess[str]
 def tools_missing() -> list[str]:
     """The programs that these tests call and this machine lacks."""
     return [tool for tool in TOOLS if shutil.which(tool) is None]
-
-
-def leave_out(reason: str) -> NoReturn:
-    """Skips a test that cannot run here; where CI is set, that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
 
 
 @functools.cache

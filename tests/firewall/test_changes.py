@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.firewall.egress import BASH, CHAINS, SCRIPT, USER, Firewall, Hidden, leave_out, works
+from tests.firewall.egress import BASH, CHAINS, SCRIPT, USER, Firewall, Hidden, works
+from tests.harness.leftout import leave_out
 from tests.harness.networks import Networks
 
 pytestmark = pytest.mark.root
@@ -217,7 +218,7 @@ exec $real "$@\""""
 def test_a_backend_that_cannot_is_not_taken(bare: Firewall, tmp_path: Path) -> None:
     """Some kernels show a backend's tables and cannot fill them: then it is the other one."""
     if problem := works("legacy"):
-        leave_out(f"no iptables-legacy here: {problem}")
+        leave_out(f"the firewall; no iptables-legacy here: {problem}")
     script = "cat >/dev/null; echo 'no such table' >&2; exit 1"
     names = ("iptables-nft-restore", "ip6tables-nft-restore")
     path = in_place_of(tmp_path, script, *names)
@@ -233,7 +234,7 @@ def test_the_other_backends_rules_go(bare: Firewall) -> None:
     """Those of an earlier run would still reject what is allowed now."""
     other = "legacy" if bare.backend == "nft" else "nft"
     if problem := works(other):
-        leave_out(f"no iptables-{other} here: {problem}")
+        leave_out(f"the firewall; no iptables-{other} here: {problem}")
     bare.apply(**GOOD, backend=other)
     assert "BULWARK-OUT" in bare.saved(4, backend=other)
     bare.apply(**GOOD)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.firewall.egress import Firewall, Watch, leave_out, works
+from tests.firewall.egress import Firewall, Watch, works
+from tests.harness.leftout import leave_out
 from tests.harness.networks import Networks
 
 pytestmark = pytest.mark.root
@@ -17,10 +18,10 @@ TABLES = {4: "ip", 6: "ip6"}
 def place() -> Iterator[Networks]:
     """The LAN serves the port that is probed; a table of the legacy backend cannot sleep."""
     if problem := works("nft"):
-        leave_out(f"no iptables-nft here: {problem}")
+        leave_out(f"the firewall; no iptables-nft here: {problem}")
     with Networks(containers=True) as made:
         if made.proxy.run(["nft", "list", "tables"]).returncode:
-            leave_out("no nft here, which puts tables to sleep")
+            leave_out("the firewall; no nft here, which puts tables to sleep")
         made.lan.serve(9)
         yield made
 

@@ -1,8 +1,8 @@
 """What a run of tests has measured, as tables at its end: numbers for people, not assertions.
 
-A conftest that wants them imports both names, the fixture and the hook::
+The hooks are in tests/conftest.py; a folder's conftest that wants them imports the fixture::
 
-    from tests.harness.figures import figures, pytest_terminal_summary  # noqa: F401
+    from tests.harness.figures import figures  # noqa: F401
 
 and its tests add rows; the columns of a table are those of its rows, in order of appearance::
 
@@ -16,6 +16,7 @@ of rows, each row an object with its name and its columns.
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,12 @@ class Figures:
     def add(self, title: str, row: str, **columns: Value) -> None:
         """Adds columns to a row of a table; what a column held before is replaced."""
         self.tables.setdefault(title, {}).setdefault(row, {}).update(columns)
+
+    def merge(self, tables: dict[str, dict[str, dict[str, Value]]]) -> None:
+        """Adds those of another process."""
+        for title, rows in tables.items():
+            for row, columns in rows.items():
+                self.add(title, row, **columns)
 
     def lines(self) -> list[str]:
         """The tables as text, aligned."""
@@ -80,14 +87,28 @@ def figures(pytestconfig: pytest.Config) -> Figures:
     return pytestconfig.stash.setdefault(_FIGURES, Figures())
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where tests run in several processes, sends this one's tables to the one that prints."""
+    made = session.config.stash.get(_FIGURES, None)
+    output = getattr(session.config, "workeroutput", None)
+    if made is not None and output is not None:
+        output["figures"] = made.tables
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes the tables of a process that has ended; of one that crashed there are none."""
+    made = node.config.stash.setdefault(_FIGURES, Figures())
+    made.merge(getattr(node, "workeroutput", {}).get("figures", {}))
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Prints the tables, once, though several conftests may have this hook."""
+    """Prints the tables."""
     made = config.stash.get(_FIGURES, None)
     if made is None or not made.tables:
         return
-    del config.stash[_FIGURES]
     terminalreporter.section("figures")
     for line in made.lines():
         terminalreporter.write_line(line)

@@ -27,11 +27,11 @@ import pytest
 from tests.harness import running as runnings
 from tests.harness import tap
 from tests.harness.engines import KINDS, Engine, Engines
-from tests.harness.figures import Figures, figures, pytest_terminal_summary
+from tests.harness.figures import Figures, figures
 from tests.harness.fixtures import ending, proxy
 from tests.harness.running import Running
 
-__all__ = ["ending", "figures", "proxy", "pytest_terminal_summary"]
+__all__ = ["ending", "figures", "proxy"]
 
 CLIENT_SECONDS = 60.0
 """How long a read of a client may wait: real engines on a busy machine are no stand-ins."""

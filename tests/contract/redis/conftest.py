@@ -1,6 +1,5 @@
-"""Real servers of Redis, and a loud word where there is none."""
+"""Real servers of Redis."""
 
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,13 +28,3 @@ async def own_server() -> AsyncIterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         async with servers.serving(Path(folder)) as running:
             yield running
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in red that limits in Redis were not tested."""
-    if not any(map(shutil.which, servers.PROGRAMS)):
-        terminalreporter.write_line(
-            f"LIMITS IN REDIS WERE NOT TESTED: no {' or '.join(servers.PROGRAMS)} here",
-            red=True,
-            bold=True,
-        )
