@@ -27,6 +27,7 @@ class RequestContext:
             key, the network that they come from.
         route_refusal: The 404 or 405 that the table found, to be said only after authentication.
         rate_fields: What the response's head says of the key's limits (``x-ratelimit-*``).
+        page_fields: What it says of which web page may read it (``access-control-*``).
         outcome: Why it ended otherwise than well; None while it goes well.
         status: The status sent to the client; 0 while none was.
         first_byte: When the first byte of the response's body was sent, comments apart; 0 while
@@ -49,6 +50,7 @@ class RequestContext:
     principal: Principal | None = None
     account: str = ""
     rate_fields: RawHeaders = ()
+    page_fields: RawHeaders = ()
     outcome: Reason | None = None
     status: int = 0
     upstream_status: int = 0

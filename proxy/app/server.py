@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from proxy.admin import Readiness
 from proxy.config import Settings
+from proxy.cors import Cors
 from proxy.errors import Refusal, ShuttingDown
 from proxy.lifeline import Lifelines
 from proxy.middleware.clients import ClientAddress
@@ -35,6 +36,7 @@ class Bulwark:
         public: What the internet sees.
         admin: What the operator sees.
         lifelines: The requests that are being forwarded.
+        cors: Which pages may read what the public listener answers.
         attendants: What runs beside the requests, each until it is cancelled.
         reload: Looks at the key file now; called at SIGHUP.
         closing: What has connections, to be closed at the end.
@@ -45,6 +47,7 @@ class Bulwark:
     admin: FastAPI
     lifelines: Lifelines
     readiness: Readiness
+    cors: Cors
     metrics: Metrics
     log: Log
     attendants: Sequence[Callable[[], Coroutine[Any, Any, None]]]
@@ -133,7 +136,9 @@ class Bulwark:
                 return await listeners.serve(
                     self.public,
                     self.admin,
-                    http_protocol=protocol(limits, self.refused_early, places),
+                    http_protocol=protocol(
+                        limits, self.refused_early, places, refusal_fields=self.cors.fields
+                    ),
                     admin_protocol=protocol(limits, self.refused_early, Connections(_ADMIN)),
                     public_socket=public_socket,
                     admin_socket=admin_socket,

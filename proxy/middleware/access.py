@@ -146,6 +146,7 @@ class _Recorder:
             if context.dialect is Dialect.ANTHROPIC:
                 # The name under which Anthropic's SDKs look for it.
                 headers.append((b"request-id", request_id))
+            headers += context.page_fields
             if context.rate_fields:
                 _add_missing(headers, context.rate_fields)
         await self._send(message)

@@ -17,17 +17,20 @@ def fields(error: ProxyError, body: bytes, request_id: str) -> list[tuple[bytes,
     ]
 
 
-def render(error: ProxyError, request_id: str, default_headers: RawHeaders) -> bytes:
+def render(
+    error: ProxyError, request_id: str, more: RawHeaders, *, head_only: bool = False
+) -> bytes:
     """A whole response. The route is not known here, so the error is in the OpenAI shape.
 
     Args:
         error: What to say.
         request_id: Fresh; the request's own was not read or is not trusted.
-        default_headers: What the server adds to every response (``date``).
+        more: What every response has (``date``), and what this one has besides.
+        head_only: It answers a HEAD, which says of the body how long it would be.
     """
     body = error.body(Dialect.OPENAI, request_id)
     status = HTTPStatus(error.status)
     head = [b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())]
-    for name, value in (*default_headers, *fields(error, body, request_id)):
+    for name, value in (*more, *fields(error, body, request_id)):
         head.append(b"%b: %b\r\n" % (name, value))
-    return b"".join(head) + b"\r\n" + body
+    return b"".join(head) + b"\r\n" + (b"" if head_only else body)

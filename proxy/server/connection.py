@@ -13,7 +13,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from proxy.errors import Refusal, RequestTimeout
+from proxy.errors import RawHeaders, Refusal, RequestTimeout
 from proxy.server import answers
 from proxy.server.connections import Connections
 from proxy.server.crash import crash_log
@@ -23,6 +23,9 @@ from proxy.server.limits import ProtocolLimits
 from proxy.server.linger import Linger
 from proxy.server.progress import WriteProgress
 from proxy.server.vanished import notice_vanished_client, reset
+
+RefusalFields = Callable[[RawHeaders], RawHeaders]
+"""Says what a refusal carries besides, by the fields of the request that have come (names in any case)."""
 
 OnRefusal = Callable[[Refusal, str, str], None]
 """Called with every refusal said here, the client's address (``unknown`` where there is none) and the
@@ -56,10 +59,15 @@ class Connection(HttpToolsProtocol):
         limits: ProtocolLimits,
         on_refusal: OnRefusal,
         connections: Connections,
+        refusal_fields: RefusalFields,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        # Of the request that has begun; uvicorn has neither before the first.
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
         self._limits = limits
         self._on_refusal = on_refusal
+        self._refusal_fields = refusal_fields
         self._places = connections
         self._crash_log = crash_log()
         self._phase = Phase.HEAD
@@ -68,6 +76,7 @@ class Connection(HttpToolsProtocol):
         self._keep_alive_due = 0.0
         self._meter = HeadMeter()
         self._dropped = False  # something that the client has sent
+        self._denial: Refusal | None = None  # what is said as soon as the head is in, or late
 
     # It begins and ends
 
@@ -122,7 +131,8 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         elif self._meter.size and self._linger is None:
             self._turn_away(
-                RequestTimeout(
+                self._denial
+                or RequestTimeout(
                     "The head of this request did not arrive in time, and the connection is "
                     "needed for another."
                 )
@@ -205,8 +215,16 @@ class Connection(HttpToolsProtocol):
         request_id = secrets.token_hex(16)
         client = self.client[0] if self.client is not None else "unknown"
         self._on_refusal(refusal, client, request_id)
-        self.transport.write(answers.render(refusal, request_id, self.server_state.default_headers))
+        more = [*self.server_state.default_headers, *self._refusal_fields(self.headers)]
+        self.transport.write(
+            answers.render(refusal, request_id, more, head_only=self._is_head_only())
+        )
         self._begin_linger()
+
+    def _is_head_only(self) -> bool:
+        # The parser keeps the method of the last request until it has read another; the target is
+        # begun anew with each.
+        return bool(self.url) and self.parser.get_method() == b"HEAD"
 
     def _begin_linger(self) -> None:
         self._unset_keepalive_if_required()
@@ -243,7 +261,8 @@ class Connection(HttpToolsProtocol):
         self._head_timer = None
         if self._meter.size and not self.transport.is_closing():
             self._refuse(
-                RequestTimeout(
+                self._denial
+                or RequestTimeout(
                     "The head of this request did not arrive within "
                     f"{self._limits.head_seconds:g} seconds."
                 )

@@ -17,10 +17,10 @@ from uvicorn._types import HTTPScope
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from proxy.errors import InvalidHttp, Refusal
+from proxy.errors import InvalidHttp, RawHeaders, Refusal, TargetTooLong
 from proxy.pipe import CLIENT
 from proxy.server import head
-from proxy.server.connection import Connection, OnRefusal, Phase
+from proxy.server.connection import Connection, OnRefusal, Phase, RefusalFields
 from proxy.server.connections import ConnectionLimits, Connections
 from proxy.server.cycle import Cycle
 from proxy.server.framing import FramingCredit, too_much_framing
@@ -40,8 +40,16 @@ class _Denied(Exception):  # noqa: N818 - never leaves the parser
     """Stops the parser. The reason is kept aside: httptools wraps what a callback raises."""
 
 
+def _none(_: RawHeaders) -> RawHeaders:
+    return ()
+
+
 def protocol(
-    limits: ProtocolLimits, on_refusal: OnRefusal, connections: Connections | None = None
+    limits: ProtocolLimits,
+    on_refusal: OnRefusal,
+    connections: Connections | None = None,
+    *,
+    refusal_fields: RefusalFields = _none,
 ) -> type[asyncio.Protocol]:
     """The protocol with its limits, in the form that ``uvicorn.Config(http=…)`` takes.
 
@@ -49,6 +57,7 @@ def protocol(
         limits: Of each connection.
         on_refusal: Hears of what is refused.
         connections: How many there may be; each listener has its own.
+        refusal_fields: What a refusal said here carries besides, as the application's own do.
     """
     places = connections if connections is not None else Connections(ConnectionLimits())
 
@@ -68,6 +77,7 @@ def protocol(
                 limits=limits,
                 on_refusal=on_refusal,
                 connections=places,
+                refusal_fields=refusal_fields,
             )
 
     return Bound
@@ -76,7 +86,6 @@ def protocol(
 class BulwarkProtocol(Connection):
     """What the bytes of one connection mean."""
 
-    _denial: Refusal | None = None
     _framing: FramingCredit | None = None  # of a body that does not come with its head
     _body_bytes = 0
     _behind_bytes = 0
@@ -115,7 +124,7 @@ class BulwarkProtocol(Connection):
         if self._phase is not Phase.HEAD or self._linger is not None:
             return
         if self._meter.size > self._limits.max_head_bytes:
-            self._refuse(head.head_too_large(self._limits))
+            self._refuse(self._denial or head.head_too_large(self._limits))
         else:
             # Only now: the usual head costs no timer.
             self._arm_head_timer()
@@ -190,6 +199,9 @@ class BulwarkProtocol(Connection):
         self.url += url
         try:
             head.check_target(self.url, self._limits)
+        except TargetTooLong as refusal:
+            # Said once the head is in, which is bounded too: by its Origin, a page may read it.
+            self._denial = refusal
         except Refusal as refusal:
             self._deny(refusal)
 
@@ -204,6 +216,8 @@ class BulwarkProtocol(Connection):
         """The head is in: judge it, and start the application."""
         if self.transport.get_write_buffer_size():
             self._drop_head()
+        if self._denial is not None:
+            raise _Denied
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if self._meter.size > self._limits.max_head_bytes:
             self._deny(head.head_too_large(self._limits))
@@ -274,7 +288,7 @@ class BulwarkProtocol(Connection):
         }
 
     def _deny(self, refusal: Refusal) -> NoReturn:
-        self._denial = refusal
+        self._denial = self._denial or refusal
         raise _Denied
 
     def _drop_head(self) -> NoReturn:

@@ -219,10 +219,10 @@ async def test_an_allowed_page_may_read_what_is_relayed(proxy: Launch) -> None:
 
 
 async def test_another_page_may_not(proxy: Launch) -> None:
-    """It gets no permission, in either step."""
+    """It gets no permission, in either step; its preflight is a request without a key."""
     front = await proxy(cors_origins=ORIGIN)
     refused = await front.ask("OPTIONS", CHAT, preflight("https://evil.example"))
-    assert refused.status == 400
-    assert b"access-control-allow-origin" not in cors(refused)
+    await front.assert_refused(refused, 401, "missing_api_key")
+    assert cors(refused) == {}
     answer = await front.chat(Origin="https://evil.example")
     assert b"access-control-allow-origin" not in cors(answer)
