@@ -210,9 +210,19 @@ function verbs.renew()
     return ''
 end
 
--- Whether this server would really take what it is told. KEYS[1]: a name of no account.
+-- Whether this server would really take what it is told, with each command that there is above: a user
+-- who lacks the right to one of them would be refused in some requests only, and nobody would be told.
+-- KEYS[1]: a name of no account.
 function verbs.probe()
-    redis.call('SET', KEYS[1], text(now()), 'EX', '60')
+    local key, at = KEYS[1], text(now())
+    redis.call('SET', key, at, 'EX', '60')
+    redis.call('GET', key)
+    redis.call('DEL', key)
+    redis.call('ZADD', key, at, 'probe')
+    redis.call('EXPIRE', key, '60')
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', '0')
+    redis.call('ZCARD', key)
+    redis.call('ZREM', key, 'probe')
     return ''
 end
 

@@ -435,3 +435,20 @@ async def test_the_few_rights_that_it_needs(clock: Clock, account: str) -> None:
             with pytest.raises(AnsweredError, match="NOPERM"):
                 await link.ask("KEYS", "*")
             await books.aclose()
+
+
+@pytest.mark.parametrize(
+    "missing", [right for right in RIGHTS if right[0] == "+" and right != "+eval"]
+)
+async def test_a_right_that_is_missing_is_noticed_at_once(server: Server, missing: str) -> None:
+    """Not only when the first request needs it, of which nobody would be told."""
+    user = f"without-{missing[1:]}"
+    async with server.client() as client:
+        acl: Any = client  # without types
+        await acl.execute_command("ACL", "SETUSER", user, "on", ">pw", *RIGHTS)
+        books = SharedBooks(Link(connector(f"redis://{user}:pw@127.0.0.1:{server.port}"), 5.0))
+        await books.probe()
+        await acl.execute_command("ACL", "SETUSER", user, f"-{missing[1:]}")
+        with pytest.raises(AnsweredError):
+            await books.probe()
+        await books.aclose()
