@@ -79,7 +79,8 @@ class Desk:
             elif entry.standing is Standing.HOLDS:
                 self.queue.done(entry)
         queue = self.queue
-        assert (len(queue), queue.accounts, queue._passed_tokens) == (0, 0, 0)
+        claims = queue._claims
+        assert (len(queue), queue.accounts, claims._passed_tokens) == (0, 0, 0)
         for side in (queue._keys, queue._strangers):
             assert (side.rings, side.held, side.tally.total, side.tally.most) == ({}, 0, 0, 0)
-        assert (len(queue._passed_over), len(queue._claims)) == (0, 0)
+        assert (len(claims._passed_over), len(claims._claims)) == (0, 0)

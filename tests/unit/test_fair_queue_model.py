@@ -6,9 +6,10 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from proxy.admission.absent import REMEMBERED_SECONDS
 from proxy.admission.closing import Closing
 from proxy.admission.parties import Entry
-from proxy.admission.queue import REMEMBERED_SECONDS, FairQueue
+from proxy.admission.queue import FairQueue
 
 PATIENCE = 5
 
