@@ -1,8 +1,8 @@
 """The composition root: from an environment to a server, put together in this one place.
 
 ``configure`` reads what the operator decided, ``build`` puts the objects together (to see what a
-request passes, and in which order, read ``build._chain``), ``Bulwark`` serves them. Nothing else
-builds anything.
+request passes, and in which order, read ``chain``), ``Bulwark`` serves them. Nothing else builds
+anything.
 """
 
 import gc
