@@ -139,7 +139,11 @@ async def test_a_plain_body_that_is_called_compressed(proxy: Launch) -> None:
 
 
 @pytest.mark.case("EN-06")
-@pytest.mark.parametrize("body", [zstd(LARGE), gzip.compress(LARGE), b"\x28\xb5\x2f\xfd"])
+@pytest.mark.parametrize(
+    "body",
+    [zstd(LARGE), gzip.compress(LARGE), b"\x28\xb5\x2f\xfd"],
+    ids=["zstd", "gzip", "how zstd begins"],
+)
 async def test_a_compressed_body_that_is_called_plain(
     proxy: Launch, capfd: pytest.CaptureFixture[str], body: bytes
 ) -> None:

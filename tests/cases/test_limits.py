@@ -25,6 +25,7 @@ from tests.harness.forwarding import until
 from tests.harness.heartbeat import Heartbeat
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, KEY, STREAM_BODY, Launch, Running
 from tests.harness.upstream import DONE, LAST_CHUNK, SSE_HEAD, Step, chunk, event, sse
+from tests.harness.yardstick import slowness
 
 MIB = 1024 * 1024
 CAP = 2 * MIB
@@ -351,7 +352,7 @@ async def test_large_bodies_do_not_hold_up_others(
             gap_in_a_stream_ms=held.gap * 1000,
             worst_health_ms=held.health * 1000,
         )
-        if held.loop < HELD_SECONDS:
+        if held.loop < HELD_SECONDS * slowness():
             return
     pytest.fail("the loop was held each time")
 
@@ -480,7 +481,10 @@ ATTEMPTS = 3
 async def test_small_things_in_great_number(
     proxy: Launch, path: str, body: bytes, code: str
 ) -> None:
-    """400 in less than a second of work, and no step of it holds the loop for 250 ms."""
+    """400 in less than a second of work, and no step of it holds the loop for 250 ms.
+
+    Both on a machine that has nothing else to do: what work costs there is what `slowness` is about.
+    """
     assert len(body) <= CAP
     for attempt in itertools.count(1):
         running = await proxy()
@@ -489,6 +493,7 @@ async def test_small_things_in_great_number(
             answer = await running.ask("POST", path, AUTHORIZED, body)
         worked = time.process_time() - before
         await running.assert_refused(answer, 400, code)
-        if worked < 1 and heart.longest_seconds < HELD_SECONDS:
+        slow = slowness()
+        if worked < slow and heart.longest_seconds < HELD_SECONDS * slow:
             return
         assert attempt < ATTEMPTS, (worked, heart.longest_seconds)
