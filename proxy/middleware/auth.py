@@ -42,6 +42,10 @@ class AuthLayer:
         except InvalidApiKey:
             self._failed(subscriber(context.client))
             raise
+        known = scope.get("extensions", {}).get("bulwark.known")
+        if known is not None and context.principal.key_id != ANONYMOUS:
+            # Where connections are short, strangers give way first.
+            known()
         context.account = _account(context.principal, context.client)
         if context.route_refusal is not None:
             raise context.route_refusal

@@ -124,6 +124,10 @@ class Connection(HttpToolsProtocol):
         """Whether a part of what was said is still here."""
         return bool(self.transport.get_write_buffer_size())
 
+    def known(self) -> None:
+        """The client has shown a valid key."""
+        self._places.known(self)
+
     def give_way(self) -> None:
         """Its place is needed for another: it has waited for its client for the longest."""
         if self.is_taking():

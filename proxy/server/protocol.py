@@ -26,10 +26,13 @@ from proxy.server.cycle import Cycle
 from proxy.server.framing import FramingCredit, too_much_framing
 from proxy.server.limits import ProtocolLimits
 
-__all__ = ["ABORT", "BulwarkProtocol", "OnRefusal", "ProtocolLimits", "protocol"]
+__all__ = ["ABORT", "KNOWN", "BulwarkProtocol", "OnRefusal", "ProtocolLimits", "protocol"]
 
 ABORT = "bulwark.abort"
 """The scope extension whose ``abort()`` breaks a response off: nobody can take it for complete."""
+
+KNOWN = "bulwark.known"
+"""The scope extension to call once the client has shown a valid key: its place is given up last."""
 
 # The most of a request's body that waits for the application before reading stops.
 _BODY_BYTES = 64 * 1024
@@ -244,7 +247,7 @@ class BulwarkProtocol(Connection):
             awaits_continue=awaits_continue,
         )
         scope = self._scope(method, version, fields)
-        scope["extensions"] = {ABORT: {"abort": cycle.abort}, CLIENT: cycle}  # type: ignore[dict-item]
+        scope["extensions"] = {ABORT: {"abort": cycle.abort}, CLIENT: cycle, KNOWN: self.known}  # type: ignore[dict-item]
         task = self.loop.create_task(cycle.run(self.app, scope))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)

@@ -1,5 +1,7 @@
 """Caps on connections through the whole product: settings, metrics, log, and the admin listener."""
 
+import pytest
+
 from tests.harness.client import request_bytes
 from tests.harness.running import BEARER, CHAT, CHAT_BODY, JSON, Launch
 from tests.harness.upstream import End
@@ -43,6 +45,42 @@ async def test_one_address_has_so_many(proxy: Launch) -> None:
     )
     await trusting.connect()
     assert (await trusting.chat()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("key", "gives_way"),
+    [
+        pytest.param(BEARER, False, id="that has shown a key"),
+        pytest.param({}, True, id="that has shown none"),
+        pytest.param({"Authorization": "Bearer wrong"}, True, id="that has shown a wrong one"),
+    ],
+)
+async def test_strangers_give_way_first(
+    proxy: Launch, key: dict[str, str], *, gives_way: bool
+) -> None:
+    """To each other, whoever of all has waited for the longest."""
+    running = await proxy(max_idle_connections=2)
+    client = await running.connect()
+    assert (await client.request("GET", "/nope", key)).status in {401, 403, 404}
+    for _ in range(9):
+        other = await running.connect()
+        assert (await other.request("GET", "/healthz")).status == 200
+    if gives_way:
+        assert await client.read_until_closed() == b""
+    else:
+        assert (await client.request("GET", "/healthz")).status == 200
+    assert running.metric("bulwark_connections_refused_total", reason="idle") == 8
+
+
+async def test_without_keys_all_are_strangers(proxy: Launch) -> None:
+    """Where none is asked for, none is shown."""
+    running = await proxy(api_keys=None, allow_anonymous=True, max_idle_connections=2)
+    client = await running.connect()
+    assert (await client.request("GET", "/nope")).status == 404
+    for _ in range(2):
+        await running.ask("GET", "/healthz")
+        await running.connect()
+    assert await client.read_until_closed() == b""
 
 
 async def test_the_longest_idle_gives_way(proxy: Launch) -> None:

@@ -252,3 +252,29 @@ def test_so_many_of_one_address_are_told_why(per_address: int) -> None:
     room.connections.closed(told)
     assert tell(room) is not None
     assert tell(room) is None
+
+
+def test_who_has_shown_a_key_gives_way_after_strangers() -> None:
+    """From its next rest on, for as long as it is connected."""
+    room = Room(open=9, idle=3)
+    (known,) = room.come(busy=True)
+    room.connections.known(known)
+    known.taking = True
+    room.connections.rests(known)
+    strangers = room.come(9)
+    assert known.gave_way == 0
+    assert [each.gave_way for each in strangers] == [1] * 7 + [0] * 2
+    room.connections.closed(known)
+    room.connections.known(known)
+    assert room.connections.open == room.connections.idle == 2
+
+
+def test_a_key_gives_no_place() -> None:
+    """Whoever has none because its place was needed has none all the same."""
+    room = Room(open=9, idle=1)
+    (gone,) = room.come()
+    room.come()
+    room.connections.known(gone)
+    room.connections.rests(gone)
+    assert gone.gave_way == 1
+    assert room.connections.open == room.connections.idle == 1

@@ -145,6 +145,11 @@ async def test_leaving_a_stream_stops_the_model(
             (415, "unsupported_media_type"),
             id="not JSON",
         ),
+        pytest.param(
+            {"headers": {**BEARER, **JSON, "X-Long": "x" * 40_000}},
+            (431, "head_too_large"),
+            id="a head over its limit, which no application sees",
+        ),
     ],
 )
 async def test_a_page_can_read_why(
@@ -232,11 +237,11 @@ async def test_openai_node_in_a_page(
 
 
 async def test_another_page_gets_nothing(proxy: Launch, pages: Pages, browser: Program) -> None:
-    """Its preflight is refused, so the browser does not even ask."""
+    """Its preflight is a request without a key, so the browser does not even ask."""
     running = await proxy(cors_origins=pages.listed)
     assert await browser.play("ask", **chat(running, pages.other)) == [{"error": "TypeError"}]
     (line,) = running.log.requests()
-    assert (line["method"], line["status"]) == ("OPTIONS", 400)
+    assert (line["method"], line["status"]) == ("OPTIONS", 401)
     assert running.upstream.requests == []
 
 
