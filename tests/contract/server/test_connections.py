@@ -9,7 +9,7 @@ import pytest
 
 from proxy.errors import Reason
 from proxy.server.connections import ConnectionLimits, Connections
-from proxy.server.protocol import ProtocolLimits
+from proxy.server.protocol import KNOWN, ProtocolLimits
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.served import Echo, Receive, Scope, Send, Served, answer, serving
 
@@ -169,17 +169,19 @@ class Large:
         self.sent = asyncio.Semaphore(0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """One request; a path says that it shows a key."""
+        if scope["path"] == "/known":
+            scope["extensions"][KNOWN]()
         await answer(send, 200, bytes(8_000_000))
         self.sent.release()
 
 
-async def taking(front: Front) -> RawClient:
+async def taking(front: Front, path: str = "/") -> RawClient:
     """A client that has asked, and whose answer is with the server as long as it does not read."""
     client = await front.stack.enter_async_context(
         await front.served.connect(receive_buffer_bytes=8_192)
     )
-    await client.send(REQUEST)
+    await client.send(request_bytes("GET", path))
     await front.app.sent.acquire()  # type: ignore[attr-defined] # of Large
     return client
 
@@ -210,6 +212,22 @@ async def test_who_asks_and_does_not_read_keeps_nobody_out(front: Front) -> None
     another = await front.connect()
     assert (await another.request("GET", "/")).status == 200
     assert front.events == ["idle"]
+
+
+@pytest.mark.parametrize("limits", [{"idle": 3}, {"open": 3}], ids=["idle", "in all"])
+async def test_who_asks_and_does_not_read_cuts_off_nobody_with_a_key(
+    front: Front, limits: dict[str, int]
+) -> None:
+    """Who has one has been at it for the longest; strangers go, the longest of them first."""
+    front.app = Large()  # type: ignore[assignment] # the one that answers
+    await front.open(**limits)
+    client = await taking(front, "/known")
+    strangers = [await taking(front) for _ in range(5)]
+    response = await client.read_response()
+    assert (len(response.body), response.complete) == (8_000_000, True)
+    assert front.events == ["idle"] * 3
+    response = await strangers[-1].read_response()
+    assert (len(response.body), response.complete) == (8_000_000, True)
 
 
 async def test_one_that_was_answered_is_idle_again(front: Front) -> None:
