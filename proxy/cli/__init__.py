@@ -32,14 +32,14 @@ def main() -> None:
         pretty_exceptions_enable=False,
     )
     commands.callback()(_options)
-    if sys.argv[1:2] != ["keys"]:
+    if sys.argv[1:2] not in (["keys"], ["--version"]):
         _add_server_commands(commands)
     _add_keys(commands)
     commands()
 
 
 def _add_server_commands(commands: typer.Typer) -> None:
-    # All of the server, which takes half a second that `bulwark keys` has no use for.
+    # All of the server, which takes half a second that these two have no use for.
     from proxy.cli.capacity import capacity  # noqa: PLC0415
     from proxy.cli.check import check  # noqa: PLC0415
     from proxy.cli.demo import demo  # noqa: PLC0415

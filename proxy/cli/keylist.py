@@ -1,13 +1,12 @@
 """How ``bulwark keys list`` shows keys: their ids and terms, never a key or a hash."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-
-from rich.table import Table
-from rich.text import Text
 
 from proxy.auth import keyfields
 from proxy.auth.keys import KeyRecord
+from proxy.cli import columns
+from proxy.cli.columns import Column
 
 _SHORT = {
     "requests_per_minute": "rpm",
@@ -20,7 +19,15 @@ _SHORT = {
 
 _WIDE = 120
 _DATE_CHARS = len("2027-01-31")
-_WIDTHS = {"id": 8, "status": len("rotating,"), "expires": _DATE_CHARS}
+# An id that is cut off is of no use, nor is a date.
+_COLUMNS = (
+    Column("id", whole=True),
+    Column("name"),
+    Column("status", least=len("rotating,")),
+    Column("expires", whole=True),
+    Column("limits", least=len("tokens/day")),
+    Column("models"),
+)
 
 
 def status(record: KeyRecord, now: datetime) -> str:
@@ -48,26 +55,24 @@ def rows(records: Iterable[KeyRecord], now: datetime) -> list[dict[str, object]]
     ]
 
 
-def table(records: Iterable[KeyRecord], now: datetime, *, width: int) -> Table:
-    """The same for people; where it is narrow, of a moment only the date."""
-    made = Table()
-    for column in ("id", "name", "status", "expires", "limits", "models"):
-        # An id that is cut off is of no use, nor is a date.
-        whole = column in ("id", "expires")
-        made.add_column(column, no_wrap=whole, min_width=_WIDTHS.get(column), overflow="fold")
+def table(
+    records: Iterable[KeyRecord], now: datetime, *, width: int, only_ascii: bool = False
+) -> Iterator[str]:
+    """The same for people, line by line; where it is narrow, of a moment only the date."""
+    rows = []
     for record in records:
         models = _sorted(record.allowance.models)
-        cells = [
-            record.key_id,
-            record.name,
-            status(record, now) + (f", now {record.replaced_by}" if record.replaced_by else ""),
-            (shown(record.expires) or "never")[: None if width >= _WIDE else _DATE_CHARS],
-            _limits(record) or "default",
-            ", ".join(models) if models is not None else "default",
-        ]
-        # As text: a name in brackets is no markup.
-        made.add_row(*map(Text, cells))
-    return made
+        rows.append(
+            (
+                record.key_id,
+                record.name,
+                status(record, now) + (f", now {record.replaced_by}" if record.replaced_by else ""),
+                (shown(record.expires) or "never")[: None if width >= _WIDE else _DATE_CHARS],
+                _limits(record) or "default",
+                ", ".join(models) if models is not None else "default",
+            )
+        )
+    return columns.lines(_COLUMNS, rows, width=width, only_ascii=only_ascii)
 
 
 def _limits(record: KeyRecord) -> str:

@@ -7,19 +7,19 @@ everything else that is said goes to standard error.
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Container, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from proxy.auth import keyedit, keyfile, keywrite
 from proxy.auth.keyfile import KeyFileError
 from proxy.auth.keys import KeyRecord, digest, generate, is_public_id, public_id
 from proxy.cli import keylist, terms
-from proxy.cli.failures import give_up
+from proxy.cli.failures import give_up, put_out
 from proxy.cli.flags import Command, Group
 
 _PIPE_WIDTH = 10_000
@@ -120,13 +120,15 @@ def list_(
         text = keyfile.read_text(path)
         keyfile.check_not_empty(text)
         records = keyfile.parse(text)
+    only_ascii = not (sys.stdout.encoding or "").lower().startswith("utf")
     if as_json:
-        only_ascii = not (sys.stdout.encoding or "").lower().startswith("utf")
-        typer.echo(json.dumps(keylist.rows(records, _now()), indent=2, ensure_ascii=only_ascii))
+        rows = keylist.rows(records, _now())
+        put_out(json.dumps(rows, indent=2, ensure_ascii=only_ascii) + "\n")
     else:
         # A pipe has no width: a line that were broken at 80 would hide a value from grep.
-        console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-        console.print(keylist.table(records, _now(), width=console.width))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
+        lines = keylist.table(records, _now(), width=width, only_ascii=only_ascii)
+        put_out("".join(f"{line}\n" for line in lines))
 
 
 def rotate(

@@ -1,10 +1,11 @@
 """The list of keys as a table, in terminals of any width."""
 
-import io
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from proxy.auth.keys import KeyRecord
 from proxy.cli import keylist
@@ -27,11 +28,36 @@ def test_a_date_is_in_one_piece(width: int, expires: str) -> None:
         KeyRecord("aaaaaaaa", bytes(32), "alice", expires=expiry, replaced_by="bbbbbbbb"),
         KeyRecord("bbbbbbbb", bytes(32), "alice"),
     ]
-    console = Console(width=width, file=io.StringIO())
-    with console.capture() as shown:
-        console.print(keylist.table(records, NOW, width=width))
-    lines = shown.get().splitlines()
+    lines = list(keylist.table(records, NOW, width=width))
     (line,) = [line for line in lines if " aaaaaaaa " in line]
     assert f" {expires} " in line
     assert "rotating, now bbbbbbbb" in line
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+@pytest.mark.parametrize(
+    ("reader", "told"),
+    [
+        pytest.param(">/dev/full", "bulwark: standard output was not written: No space", id="full"),
+        pytest.param("| true", "", id="whoever was to read it is gone"),
+    ],
+)
+def test_a_list_that_cannot_be_written(tmp_path: Path, form: str, reader: str, told: str) -> None:
+    """No traceback, and not a word where nobody is at fault."""
+    path = tmp_path / "keys.toml"
+    path.write_text(
+        "".join(f'[[key]]\nid="a{n:07}"\nsha256="{n:064}"\n' for n in range(2_000)), "ascii"
+    )
+    path.chmod(0o600)
+    shell = f'set -o pipefail; "$1" -m proxy keys list {form} --file "$2" {reader}'
+    run = subprocess.run(  # noqa: S603 - our own command
+        ["/bin/bash", "-c", shell, "bash", sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith(told)
+    assert run.stderr.count("\n") == bool(told)
