@@ -8,35 +8,16 @@ event that nobody waits for, copies of the body, and a regular expression for ea
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable
-from itertools import chain
 from logging import Logger
 from typing import Any, Protocol
 
 from uvicorn._types import ASGI3Application, ASGIReceiveEvent, HTTPScope
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from proxy.errors import Dialect, InternalError, RawHeaders, Refusal
 from proxy.pipe import Flow, Sink
 from proxy.server import answers
-
-# RFC 9110 §5.6.2. And what may stand in a line: everything but control characters, the tab excepted.
-_TOKEN = bytes(code for code in range(0x21, 0x7F) if code not in b'"(),/:;<=>?@[\\]{}')
-_PRINTED = b"\t" + bytes(code for code in range(0x20, 0x100) if code not in b"\x7f")
-
-_FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-
-# Names that need neither be put in lower case nor looked at: nearly all that are ever sent.
-_USUAL = frozenset(
-    b"cache-control content-length content-type date request-id retry-after server x-accel-buffering "
-    b"x-bulwark-clamped x-content-type-options x-ratelimit-limit-requests x-ratelimit-limit-tokens "
-    b"x-ratelimit-remaining-requests x-ratelimit-remaining-tokens x-ratelimit-reset-requests "
-    b"x-ratelimit-reset-tokens x-request-id".split()
-)
-_BODILESS = frozenset({204, 304})
-_FIELD = b"%b: %b\r\n"
-_CHUNKED = b"transfer-encoding: chunked\r\n"
-_CLOSE = b"connection: close\r\n"
+from proxy.server.response import head_of
 
 
 class Carrier(Protocol):
@@ -193,38 +174,22 @@ class Cycle:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        fields = [*self._defaults, *headers]
-        named = dict(fields)
-        framing: list[tuple[bytes, bytes]] = []
-        if named.keys() <= _USUAL and len(named) == len(fields):
-            # Nearly all answers: one length at most, and nothing to look at but the values.
-            if (announced := named.get(b"content-length")) is not None:
-                framing.append((b"content-length", announced))
-        else:
-            fields = [(name.lower(), value) for name, value in fields]
-            framing = [field for field in fields if field[0] in _FRAMING]
-            _check_names(fields)
-        head = STATUS_LINE[status] + _FIELD * len(fields) % tuple(chain.from_iterable(fields))
-        _check_lines(head, 1 + len(fields))
-        length, chunked, close = _framing_of(framing)
-        if close:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            head += _CLOSE
-        if self._http_1_0:
-            if chunked:
-                raise RuntimeError("An answer by HTTP/1.0 cannot be chunked.")
-            self.close_delimited = length is None
-        elif not chunked and length is None and not self._head_only and status not in _BODILESS:
-            chunked = True
-            head += _CHUNKED
+        # By position: five names would cost as much as ten calls.
+        head, length, chunked, self.keep_alive = head_of(
+            status,
+            [*self._defaults, *headers],
+            self.keep_alive,
+            self._http_1_0,
+            self._head_only,
+        )
+        self.close_delimited = self._http_1_0 and length is None
         self._chunked = chunked
         self._left_bytes = 0 if chunked or length is None else length
         self.response_started = True
         self.awaits_continue = False
         # Most answers have their body at once, and each write is a call of the system, which is dearer
         # than all that is done here. So the head waits for the body, but for this turn of the loop only.
-        self._head = head + b"\r\n"
+        self._head = head
         asyncio.get_running_loop().call_soon(self._flush)
 
     def _go_on(self, body: bytes, *, more: bool) -> None:
@@ -360,35 +325,3 @@ class Cycle:
         leave, self._leave = self._leave, None
         if leave is not None and not self.response_complete:
             leave(refusal)
-
-
-def _check_names(fields: list[tuple[bytes, bytes]]) -> None:
-    """Makes sure that each name is one."""
-    if b"".join([name for name, _ in fields]).translate(None, _TOKEN):
-        raise RuntimeError("Invalid HTTP header name.")
-
-
-def _check_lines(head: bytes, lines: int) -> None:
-    """Makes sure that each field is one line.
-
-    One look at all of them together: what is no text must be the ends of our own lines, and nothing
-    else. A line break inside a value would begin a field, or an answer, of somebody else's making.
-    """
-    if head.translate(None, _PRINTED) != b"\r\n" * lines:
-        raise RuntimeError("Invalid HTTP header value.")
-
-
-def _framing_of(fields: list[tuple[bytes, bytes]]) -> tuple[int | None, bool, bool]:
-    """The length that an answer announces, whether it comes in chunks, and whether it is the last."""
-    length: int | None = None
-    chunked = close = False
-    for name, value in fields:
-        if name == b"transfer-encoding":
-            chunked = chunked or value.lower() == b"chunked"
-        elif name == b"connection":
-            close = close or b"close" in [token.strip().lower() for token in value.split(b",")]
-        elif not value.isdigit():
-            raise RuntimeError("Invalid Content-Length.")
-        elif length is None:
-            length = int(value)
-    return length, chunked, close
