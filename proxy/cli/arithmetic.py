@@ -52,16 +52,15 @@ class Capacity:
 
 def work_out(facts: Facts, settings: Settings) -> Capacity:
     """What this engine holds at these settings."""
-    budget = _budget(facts, settings)
+    budget = _budget(facts, settings.kv_budget_tokens)
     rows = tuple(_row(kind, facts, settings, budget) for kind in _kinds(facts, settings))
     advice = _Advice(facts, settings, budget, rows)
     findings = tuple(advice.findings())
     return Capacity(facts=facts, budget_tokens=budget, rows=rows, findings=findings, set=advice.set)
 
 
-def _budget(facts: Facts, settings: Settings) -> int | None:
-    """As admission has it."""
-    given = settings.kv_budget_tokens
+def _budget(facts: Facts, given: int | str) -> int | None:
+    """As admission has it with this PROXY_KV_BUDGET_TOKENS."""
     if given == "off":
         return None
     budget = TokenBudget(given if isinstance(given, int) else None)
@@ -136,12 +135,13 @@ class _Advice:
 
     @property
     def set(self) -> dict[str, str]:
-        """What to set, by name: only what is another value now."""
-        changes = {}
-        if (best := self._best()) != self.settings.max_inflight:
-            changes["PROXY_MAX_INFLIGHT"] = str(best)
+        """What to set, by name: only what is another value now, and nothing more once it is set."""
+        changes, budget = {}, self.budget
         if self._budget_is_wrong():
             changes["PROXY_KV_BUDGET_TOKENS"] = "auto"
+            budget = _budget(self.facts, "auto")
+        if (best := self._best(self._holds(budget))) != self.settings.max_inflight:
+            changes["PROXY_MAX_INFLIGHT"] = str(best)
         return changes
 
     def findings(self) -> Iterator[str]:
@@ -173,7 +173,7 @@ class _Advice:
             )
         elif seats > inflight:
             yield f"PROXY_MAX_INFLIGHT={inflight} leaves places empty: it runs {seats} at once."
-        holds = self._holds()
+        holds = self._holds(self.budget)
         if holds is not None and holds < seats:
             yield (
                 f"It would run {seats} at once, and its KV cache holds {holds}: it preempts and "
@@ -181,7 +181,7 @@ class _Advice:
             )
 
     def _about_the_pool(self) -> Iterator[str]:
-        holds, inflight = self._holds(), self.settings.max_inflight
+        holds, inflight = self._holds(self.budget), self.settings.max_inflight
         if holds is not None and holds < inflight:
             waits = "" if self.budget is None else "; the others wait for tokens, not for a place"
             yield f"Its KV cache holds {holds} requests {self._typical().kind}, not {inflight}{waits}."
@@ -206,19 +206,19 @@ class _Advice:
                 f"context of {context:,}."
             )
 
-    def _best(self) -> int:
-        """What PROXY_MAX_INFLIGHT should be."""
-        holds, inflight = self._holds(), self.settings.max_inflight
+    def _best(self, holds: int | None) -> int:
+        """What PROXY_MAX_INFLIGHT should be where there is room for so many."""
+        inflight = self.settings.max_inflight
         if self.facts.seats is not None:
             return self.facts.seats if holds is None else max(1, min(self.facts.seats, holds))
         # It may have few seats, and not say so: nothing that is known makes more of them better.
         return inflight if holds is None else max(1, min(inflight, holds))
 
-    def _holds(self) -> int | None:
+    def _holds(self, budget: int | None) -> int | None:
         """How many of the usual requests there is room for."""
         if self.facts.pool_tokens is None:
             return None
-        limit = self.facts.pool_tokens if self.budget is None else self.budget
+        limit = self.facts.pool_tokens if budget is None else budget
         return min(limit, self.facts.pool_tokens) // self._typical().tokens
 
     def _typical(self) -> Row:

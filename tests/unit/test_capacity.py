@@ -308,6 +308,20 @@ def test_what_does_not_agree(
     assert bool(found.findings) is bool(finding)
 
 
+@pytest.mark.parametrize("budget", ["auto", "off", 2_000, 50_000, 500_000])
+@pytest.mark.parametrize("pool", [None, 1_024, 8_000, 50_000, 186_624])
+@pytest.mark.parametrize("seats", [None, 1, 16, 64])
+def test_what_was_set_needs_no_other_setting(
+    pool: int | None, seats: int | None, budget: int | str
+) -> None:
+    """Whoever does as he is told is not told another number the next time."""
+    facts = facts_of(pool, seats=seats)
+    now: dict[str, Any] = {"max_inflight": 32, "kv_budget_tokens": budget}
+    told = worked_out(facts, **now).set
+    names = {name.removeprefix("PROXY_").lower(): value for name, value in told.items()}
+    assert worked_out(facts, **(now | names)).set == {}
+
+
 def test_a_queue_in_the_engine_hints_at_its_seats() -> None:
     """They are not known otherwise."""
     reading = Reading(engine="vllm", pool_tokens=10**6, running=4, waiting=9)
