@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.telemetry.usage import hearing
-from proxy.telemetry.usage.hearing import Choices, Mark
+from proxy.telemetry.usage.hearing import Mark
+from proxy.telemetry.usage.hearing import choices as dialect
+from proxy.telemetry.usage.hearing.choices import Choices
 from proxy.telemetry.usage.said import Figures, Said
 
 
@@ -90,7 +91,7 @@ def told(payloads: list[bytes], *, patterns: bool, monkeypatch: pytest.MonkeyPat
     """All that can be seen of a stream."""
     with monkeypatch.context() as patch:
         if not patterns:
-            patch.setattr(hearing, "_MOST_IN_VAIN", 0)
+            patch.setattr(dialect, "_MOST_IN_VAIN", 0)
         said = Said(2, lambda: 1.0)
         choices = Choices(said)
         marks: list[Mark | str] = []
@@ -115,14 +116,14 @@ def test_both_ways_say_the_same(payloads: list[bytes]) -> None:
 def reads(payloads: list[bytes], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many of them were parsed."""
     count = 0
-    decode = hearing._chunk
+    decode = dialect._chunk
 
     def counting(payload: bytes) -> Any:
         nonlocal count
         count += 1
         return decode(payload)
 
-    monkeypatch.setattr(hearing, "_chunk", counting)
+    monkeypatch.setattr(dialect, "_chunk", counting)
     choices = Choices(Said(1, lambda: 1.0))
     for payload in payloads:
         choices.hear(payload)
