@@ -12,6 +12,9 @@ from proxy.errors import HeadTooLarge, InvalidHttp, RawHeaders, TargetTooLong
 from proxy.server.limits import ProtocolLimits
 
 _END = b"\r\n\r\n"
+_LINE_END = b"\r\n"
+_PROTOCOL = b" HTTP/"
+_VERSION_BYTES = len("1.1")
 
 # RFC 9110 §7.2: uri-host [":" port]. Anything else must be answered 400 (RFC 9112 §3.2).
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~!$&'()*+;=%-]*)(?::[0-9]*)?")
@@ -26,14 +29,18 @@ class HeadMeter:
     event at all.
     """
 
-    __slots__ = ("_tail", "size")
+    __slots__ = ("_line", "_tail", "is_http", "size")
 
     def __init__(self) -> None:
         self.size = 0
+        self.is_http = True  # as far as its first line tells
         self._tail = b""
+        self._line: bytes | None = b""  # the end of the first line, until that is over
 
     def feed(self, data: bytes) -> None:
         """Adds what of ``data`` lies before the end of the empty line that ends the head."""
+        if self._line is not None:
+            self._feed_line(self._line + data)
         # The four bytes of the end may lie across two packets, or across more.
         seam = self._tail + data[: len(_END) - 1]
         end = seam.find(_END)
@@ -44,6 +51,29 @@ class HeadMeter:
         self.size += end + len(_END) if end >= 0 else len(data)
         # As much as can be the beginning of an end.
         self._tail = (data if len(data) >= len(_END) else seam)[1 - len(_END) :]
+
+    def _feed_line(self, line: bytes) -> None:
+        if _LINE_END in line:
+            self.is_http = is_http(line)
+            self._line = None
+        else:
+            self._line = line[-len(_PROTOCOL) - _VERSION_BYTES - len(_LINE_END) :]
+
+
+def is_http(data: bytes) -> bool:
+    """Whether a request says that it is HTTP; also where its first line is not over yet.
+
+    The parser takes ``POST / RTSP/1.1`` for HTTP/1.1, and tells nobody.
+    """
+    end = data.find(_LINE_END) - _VERSION_BYTES
+    return end < 0 or data[end - len(_PROTOCOL) : end] == _PROTOCOL
+
+
+def other_protocol() -> InvalidHttp:
+    """The refusal of a request that says that it is something else."""
+    return InvalidHttp(
+        "This server speaks HTTP; the first line of this request names another protocol."
+    )
 
 
 def check_target(target: bytes, limits: ProtocolLimits) -> None:

@@ -89,6 +89,7 @@ def protocol(
 class BulwarkProtocol(Connection):
     """What the bytes of one connection mean."""
 
+    _is_http = True
     _framing: FramingCredit | None = None  # of a body that does not come with its head
     _body_bytes = 0
     _behind_bytes = 0
@@ -121,6 +122,7 @@ class BulwarkProtocol(Connection):
                 self._parse(data)
             else:
                 # The usual head comes whole in one packet, and need not be measured.
+                self._is_http = head.is_http(data)
                 self._parse(data)
                 if self._phase is Phase.HEAD:
                     self._meter.feed(data)
@@ -229,6 +231,8 @@ class BulwarkProtocol(Connection):
             fields, awaits_continue = head.read(method, version, self.headers)
         except Refusal as refusal:
             self._deny(refusal)
+        if not (self._is_http and self._meter.is_http):
+            self._deny(head.other_protocol())
         if self.parser.should_upgrade():
             return  # it comes again, without the Upgrade field
         self._disarm_head_timer()

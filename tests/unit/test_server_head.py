@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import HeadTooLarge, InvalidHttp, TargetTooLong
-from proxy.server.head import HeadMeter, check_head, check_target, head_too_large, too_many_fields
+from proxy.server.head import (
+    HeadMeter,
+    check_head,
+    check_target,
+    head_too_large,
+    is_http,
+    too_many_fields,
+)
 from proxy.server.limits import ProtocolLimits
 
 HOST = (b"host", b"h")
@@ -43,6 +50,31 @@ def test_the_meter_finds_an_end_across_packets(message: bytes, first: int) -> No
         meter.feed(message[at : at + 1])
         at += 1
     assert meter.size == len(message) - 2
+
+
+@pytest.mark.parametrize(
+    ("line", "is_"),
+    [
+        pytest.param(b"GET / HTTP/1.1", True, id="HTTP"),
+        pytest.param(b"GET /" + b"x" * 50 + b" HTTP/1.0", True, id="an old one"),
+        pytest.param(b"GET / RTSP/1.1", False, id="RTSP"),
+        pytest.param(b"SOURCE / ICE/1.1", False, id="ICE"),
+        pytest.param(b"GET / XHTTP/1.1", False, id="a name that ends so"),
+        pytest.param(b"GET / HTTP/1.1 RTSP/1.1", False, id="both"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 11, 99])
+def test_the_first_line_says_that_it_is_http(line: bytes, size: int, *, is_: bool) -> None:
+    """Wherever the packets were cut, and whatever the lines below say."""
+    data = line + b"\r\nX: HTTP/1.1\r\nY: RTSP/1.1\r\n\r\n"
+    assert is_http(data) == is_
+    assert is_http(data[: len(line) + 1])
+    meter = HeadMeter()
+    for at in range(0, len(data), size):
+        meter.feed(data[at : at + size])
+        if at + size < len(line) + 2:
+            assert meter.is_http
+    assert meter.is_http == is_
 
 
 def test_a_target_may_come_in_pieces() -> None:

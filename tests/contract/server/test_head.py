@@ -81,6 +81,16 @@ REFUSED = [
     pytest.param(REQUEST.replace(b"1.1", b"0.9"), 400, "invalid_http", id="HTTP/0.9"),
     pytest.param(REQUEST.replace(b"1.1", b"1.2"), 400, "invalid_http", id="HTTP/1.2"),
     pytest.param(b"GET /v1/x\r\n\r\n", 400, "invalid_http", id="no version"),
+    pytest.param(REQUEST.replace(b"HTTP", b"RTSP"), 400, "invalid_http", id="RTSP"),
+    pytest.param(
+        REQUEST.replace(b"POST", b"DESCRIBE").replace(b"HTTP", b"RTSP"),
+        400,
+        "invalid_http",
+        id="RTSP with a method of its own",
+    ),
+    pytest.param(
+        REQUEST.replace(b"POST", b"SOURCE").replace(b"HTTP", b"ICE"), 400, "invalid_http", id="ICE"
+    ),
     pytest.param(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "invalid_http", id="the preface of HTTP/2"
     ),
@@ -256,6 +266,20 @@ async def test_a_head_is_refused(
         b"x-content-type-options": b"nosniff",
         b"date": b"Thu, 01 Jan 2026 00:00:00 GMT",
     }
+
+
+@pytest.mark.parametrize("cut", range(8, 26))
+async def test_another_protocol_is_refused_wherever_its_name_is_cut(serve: Serve, cut: int) -> None:
+    """The parser would take it for HTTP."""
+    app = Echo()
+    served = await serve(app, linger_seconds=0.1)
+    data = REQUEST.replace(b"HTTP", b"RTSP")
+    async with await served.connect() as client:
+        await client.send(data[:cut])
+        await served.has_read(cut)
+        await client.send(data[cut:])
+        assert (await client.read_response()).status == 400
+    assert app.scopes == []
 
 
 async def send_in_packets(client: RawClient, data: bytes, size: int) -> None:
