@@ -249,6 +249,16 @@ async def test_leases_are_renewed_by_account(elsewhere: Elsewhere) -> None:
     await stop(running)
 
 
+async def test_what_began_before_the_first_connection_is_told_by_it(elsewhere: Elsewhere) -> None:
+    """At once: until then the other proxies do not know that it runs."""
+    books = GuardedBooks(elsewhere, renew_seconds=3600)
+    books.hold("k", "a")
+    running = asyncio.create_task(books.run())
+    await until(lambda: books._first is None and elsewhere.probed == 1)
+    await until(lambda: elsewhere.renewed == [("k", ("a",))])
+    await stop(running)
+
+
 async def test_what_ends_while_it_is_renewed_is_ended_again(elsewhere: Elsewhere) -> None:
     """Its renewal may have overtaken its end, and would leave a lease of nobody."""
     books = GuardedBooks(elsewhere, renew_seconds=0)
