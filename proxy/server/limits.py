@@ -16,7 +16,8 @@ class ProtocolLimits:
         linger_seconds: How long a connection whose request was not read to its end stays open
             after the answer, so that the client can read it.
         linger_bytes: What is swallowed of that request meanwhile.
-        pending_bytes: What is discarded behind a request while its answer is pending.
+        pending_bytes: What is discarded behind a request while its answer is pending; and of empty
+            lines before one.
         write_timeout_seconds: How long a client may take nothing of what waits for it.
         user_timeout_seconds: How long sent bytes may stay unacknowledged by the client's kernel.
     """

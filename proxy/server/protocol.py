@@ -93,6 +93,7 @@ class BulwarkProtocol(Connection):
     _framing: FramingCredit | None = None  # of a body that does not come with its head
     _body_bytes = 0
     _behind_bytes = 0
+    _blank_bytes = 0
 
     # Bytes come in
 
@@ -113,8 +114,9 @@ class BulwarkProtocol(Connection):
             self._parse(data)
         else:
             # RFC 9112 §2.2: empty lines before a request are skipped; old clients end a body so.
-            data = data.lstrip(b"\r\n")
+            blank, data = data, data.lstrip(b"\r\n")
             if not data:
+                self._receive_blank(blank)
                 return
             self._disarm_head_timer()
             if len(data) > self._limits.max_head_bytes:
@@ -133,6 +135,13 @@ class BulwarkProtocol(Connection):
         else:
             # Only now: the usual head costs no timer.
             self._arm_head_timer()
+
+    def _receive_blank(self, data: bytes) -> None:
+        # Nothing is asked, so that nothing else bounds them: twenty connections full of empty lines
+        # kept everybody else waiting for seconds.
+        self._blank_bytes += len(data)
+        if self._blank_bytes > self._limits.pending_bytes:
+            self._cut()
 
     def _receive_body(self, data: bytes) -> None:
         before = self._body_bytes
@@ -238,7 +247,7 @@ class BulwarkProtocol(Connection):
         self._disarm_head_timer()
         self._phase = Phase.BODY
         self._places.answers(self)
-        self._body_bytes = self._behind_bytes = 0
+        self._body_bytes = self._behind_bytes = self._blank_bytes = 0
         self._framing = None
         http_1_0 = version == "1.0"
         self.cycle = cycle = Cycle(

@@ -254,3 +254,23 @@ async def test_a_client_that_leaves_in_its_body_is_seen(serve: Serve) -> None:
         await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{}")
         await served.has_read(10)
     assert await asyncio.wait_for(told, 1) == "http.disconnect"
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["before any request", "between two"])
+async def test_empty_lines_end(serve: Serve, *, asked: bool) -> None:
+    """64 KiB of them are dropped; with one more the connection is, and nobody is told."""
+    app = Slow()
+    app.go_on.set()
+    served = await serve(app)
+    async with await served.connect() as client:
+        for _ in range(3 if asked else 0):
+            await client.send(b"\r\n" * 20_000)
+            assert (await client.request("GET", "/")).status == 200
+        before = served.bytes_read
+        await client.send(b"\r\n" * (PENDING // 2))
+        await served.has_read(before + PENDING)
+        assert len(served.state.connections) == 1
+        await client.send(b"\r\n")
+        assert await client.read_until_closed() == b""
+    assert served.refusals == []
+    assert app.requests == (3 if asked else 0)
