@@ -20,6 +20,9 @@ _TURNS_TO_READ = 3
 """In how many turns the loop has read what the system has: it may be one in which to tell us, and one
 in which it is decrypted."""
 
+_READING_SECONDS = 0.05
+"""When to look again at who is late but has something to read: the loop reads it in its next turn."""
+
 CROSSING_SECONDS = 1.0
 """How long after a request the end of its connection may still be one that had no request in sight: as
 long as it takes to the engine and back, and a busy loop to see it. Whoever closes later has read it."""
@@ -147,11 +150,16 @@ class Exchange(body.Body):
 
     def look(self, line: Line, now: float) -> None:
         """Whether it is too late for something."""
-        due = self._earliest(line)
+        due, limits = self._earliest(line), self._question.limits
         if now < due:
             line.watch(due)
-        elif now >= self._blocked_at + self._question.limits.write:
+        elif now >= self._blocked_at + limits.write:
             self.fail(httpx.WriteTimeout("the upstream does not read the request"))
+        elif now < self._started + limits.total and line.has_unread():
+            # It is we who are late: a process that was stopped, or had no processor, has its timers
+            # called before it reads. All streams of one that was stopped for longer than ``idle``
+            # were cut off, though their engines had gone on.
+            line.watch(now + _READING_SECONDS)
         else:
             self.fail(httpx.ReadTimeout("the upstream said nothing in time"))
 
