@@ -173,6 +173,15 @@ async def test_of_two_equal_waits_that_of_the_window_is_told(
     assert (await books.take(account, ask, "b"))[:2] == (1, 10)
 
 
+async def test_of_two_windows_with_equal_waits_the_first_is_told(
+    books: Books, account: str
+) -> None:
+    """The same one here and there, for a message names it."""
+    ask = ask_for((REQUESTS, 1), (TOKENS, 1), amount=1)
+    await books.take(account, ask, "")
+    assert (await books.take(account, ask, ""))[:2] == (0, 601)
+
+
 @pytest.mark.parametrize(
     ("later", "used", "remaining"),
     [
