@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, cast
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -223,6 +224,10 @@ class Connection(HttpToolsProtocol):
         self.transport.write(
             answers.render(refusal, request_id, more, head_only=self._is_head_only())
         )
+        # What has come of the head, a packet of 256 KiB at most, would stay for as long as its client
+        # reads. There is a thousand of them, in a flood.
+        self.url, self.headers = b"", []
+        self.parser = cast("httptools.HttpRequestParser", None)  # nothing more is parsed
         self._begin_linger()
 
     def _is_head_only(self) -> bool:

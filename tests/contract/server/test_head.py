@@ -462,3 +462,24 @@ async def test_a_client_without_an_address_is_unknown(serve: Serve, tmp_path: Pa
     server.close()
     assert answered == [b"HTTP/1.1 200 OK", b"HTTP/1.1 400 Bad Request"]
     assert [client for _, client in served.refusals] == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"GET /" + b"x" * 50_000, id="a target"),
+        pytest.param(HEAD + b"X: " + b"x" * 50_000, id="a field that is not over"),
+        pytest.param(HEAD + b"X: " + b"x" * 50_000 + b"\r\nY", id="a field that is"),
+    ],
+)
+async def test_what_was_refused_is_not_kept(serve: Serve, data: bytes) -> None:
+    """While its client has time to read why: the connection is small again."""
+    served = await serve(Echo(), linger_seconds=60)
+    async with await served.connect() as client:
+        await client.send(data)
+        assert (await client.read_response()).status in {414, 431}
+        [connection] = served.state.connections
+        held = [value for value in vars(connection).values() if isinstance(value, bytes | list)]
+        assert sum(map(len, held)) == 0
+        assert connection.parser is None  # type: ignore[union-attr] # it keeps what is not over
+        await client.send(b"more")
