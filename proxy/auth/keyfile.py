@@ -20,16 +20,15 @@
 No message repeats a value, nor a name that might be one: somebody will paste a key in here.
 """
 
-import itertools
 import os
 import re
 import stat
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.auth import keyfields, keylayout
+from proxy.auth import keyfields, keylayout, keymistakes
+from proxy.auth.keymistakes import Mistake
 from proxy.auth.keys import KeyRecord
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -79,7 +78,8 @@ def read_text(path: Path) -> str:
     except OSError as exc:
         raise UnreadableKeyFileError(f"cannot be read: {why_unreadable(exc)}") from exc
     except UnicodeDecodeError as exc:
-        raise KeyFileError("is not UTF-8 text") from exc
+        line = exc.object.count(b"\n", 0, exc.start) + 1
+        raise KeyFileError(f"is not UTF-8 text (line {line})") from exc
 
 
 def why_unreadable(exc: OSError) -> str:
@@ -119,7 +119,7 @@ def parse(text: str) -> list[KeyRecord]:
         document = tomllib.loads(text)
     # Its own error is a ValueError, and so is what Python says of a number of 5,000 digits.
     except (ValueError, RecursionError) as exc:
-        raise KeyFileError(f"is not TOML: {_where(exc)}") from None
+        raise KeyFileError(f"is not TOML: {keymistakes.not_toml(exc, text)}") from None
     strangers = [name for name in document if name != "key"]
     errors = [f"has an unknown field {_shown(name)}" for name in strangers[:_MAX_TOLD]]
     entries = document.get("key", [])
@@ -127,20 +127,19 @@ def parse(text: str) -> list[KeyRecord]:
         raise KeyFileError(*errors, "has a field 'key' that is not written as [[key]]")
     records: list[KeyRecord] = []
     numbers: list[int] = []
-    mistakes: list[_Mistake] = []
+    mistakes: list[Mistake] = []
     for number, entry in enumerate(entries):
         unknown = [name for name in entry if name not in keyfields.FIELDS]
         found = [(name, f"unknown field {_shown(name)}") for name in unknown]
         found += keyfields.wrong(entry)
-        mistakes += [_Mistake(number, name, what) for name, what in found]
+        mistakes += [Mistake(number, name, what) for name, what in found]
         if not found:
             records.append(keyfields.record(entry))
             numbers.append(number)
-    mistakes += [_Mistake(numbers[index], name, what) for index, name, what in _repeated(records)]
+    mistakes += _repeated(records, numbers)
     if errors or mistakes:
         mistakes.sort(key=lambda mistake: mistake.number)
-        told = mistakes[:_MAX_TOLD]
-        errors += _told(told, text, blank, len(entries))
+        errors += keymistakes.told(mistakes[:_MAX_TOLD], text, blank, len(entries))
         untold = len(strangers) + len(mistakes) - len(errors)
         raise KeyFileError(*errors, untold=untold)
     return records
@@ -162,51 +161,16 @@ def _read_bytes(path: Path) -> bytes:
     return content
 
 
-@dataclass(frozen=True, slots=True)
-class _Mistake:
-    """What is wrong with a field of the key of this number."""
-
-    number: int
-    field: str
-    what: str
-
-
-def _repeated(records: Sequence[KeyRecord]) -> Iterator[tuple[int, str, str]]:
+def _repeated(records: Sequence[KeyRecord], numbers: Sequence[int]) -> Iterator[Mistake]:
     """Two keys with one id could not be told apart; two ids for one key are a slip of the hand."""
-    ids: set[str] = set()
-    digests: set[bytes] = set()
-    for index, record in enumerate(records):
-        if record.key_id in ids:
-            yield index, "id", f"has the id {record.key_id}, as a key before it"
-        if record.sha256 in digests:
-            yield index, "sha256", "has the sha256 of a key before it"
-        ids.add(record.key_id)
-        digests.add(record.sha256)
-
-
-def _told(mistakes: Sequence[_Mistake], text: str, blank: str, count: int) -> Iterator[str]:
-    """Each with its key's line and its own; with the key's number where headers cannot be counted."""
-    begins = keylayout.headers(blank)
-    if len(begins) != count:
-        for mistake in mistakes:
-            yield f"key number {mistake.number + 1}: {mistake.what}"
-        return
-    ends = [*begins[1:], len(text)]
-    line, counted = 1, 0
-    for number, of_one in itertools.groupby(mistakes, key=lambda mistake: mistake.number):
-        begin, end = begins[number], ends[number]
-        line, counted = line + text.count("\n", counted, begin), begin
-        written = dict(keylayout.fields(text, blank, begin, end))
-        for mistake in of_one:
-            at = written.get(mistake.field)
-            where = "" if at is None else f" (line {line + text.count(chr(10), begin, at)})"
-            yield f"the key at line {line}: {mistake.what}{where}"
-
-
-def _where(exc: Exception) -> str:
-    """The place in tomllib's message, without what it says was found there."""
-    place = re.search(r"at line \d+, column \d+|at end of document", str(exc))
-    return f"there is a mistake {place[0] if place else 'in its structure'}"
+    ids: dict[str, int] = {}
+    digests: dict[bytes, int] = {}
+    for number, record in zip(numbers, records, strict=True):
+        if (before := ids.setdefault(record.key_id, number)) != number:
+            what = f"has the id {record.key_id}, as a key before it"
+            yield Mistake(number, "id", what, before)
+        if (before := digests.setdefault(record.sha256, number)) != number:
+            yield Mistake(number, "sha256", "has the sha256 of a key before it", before)
 
 
 def _shown(name: str) -> str:

@@ -5,6 +5,7 @@ and a lock file beside it would belong to whoever came first. It works between c
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -54,6 +55,16 @@ def update(
     raise KeyFileError("was written by somebody else each time that it was to be; try it again")
 
 
+def why_unwritable(exc: OSError, path: Path) -> str:
+    """The reason in the system's words and, where these tell only half, what to do about it."""
+    if isinstance(exc, PermissionError):
+        folder = Path(os.path.realpath(path)).parent
+        return f"{exc.strerror}; user {os.geteuid()} must be able to write in {folder}"
+    if exc.errno == errno.EBUSY:
+        return f"{exc.strerror}; where a file is mounted by itself, it cannot be replaced: mount its folder"
+    return str(exc.strerror)
+
+
 class _ChangedMeanwhileError(Exception):
     """Somebody wrote the file after it was read; it is his now."""
 
@@ -87,9 +98,10 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise KeyFileError("has no folder to be in; make it first") from None
+        # By name: where the file is a link, it is not the folder that whoever asks would look at.
+        raise KeyFileError(f"has no folder to be in; make it first: {folder}") from None
     except NotADirectoryError:
-        raise KeyFileError("is in something that is no folder") from None
+        raise KeyFileError(f"is in something that is no folder: {folder}") from None
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
         while not _lock(descriptor):

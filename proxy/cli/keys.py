@@ -26,7 +26,12 @@ _PIPE_WIDTH = 10_000
 _PRIVATE, _READABLE = 0o600, 0o644
 _NO_KEY = "no key was made"
 
-_FILE = typer.Option(None, "--file", help="The key file; else the one of PROXY_KEYS_FILE.")
+_FILE = typer.Option(
+    None,
+    "--file",
+    help="The key file; else the one of PROXY_KEYS_FILE.",
+    readable=False,  # typer's own check, which says less than ours
+)
 _ID = typer.Argument(metavar="ID", help="The 8 characters of a key after sk-bw-.")
 _EXPIRES = typer.Option(
     None, metavar="WHEN", help="90d, 24h, 30m, 45s from now, or a date as 2027-01-31 (UTC)."
@@ -106,7 +111,7 @@ def create(
         _say(f"Another key has the name {name}; if this one is in its place: bulwark keys rotate.")
     if hint := terms.hint(fields):
         _say(hint)
-    _hand_over(key, name)
+    _hand_over(key, name, fields.get("expires"))
 
 
 def list_(
@@ -153,7 +158,7 @@ def rotate(
     except terms.TermsError as exc:
         problems += exc.problems
     path = _path(file, problems, key_id)
-    made: list[tuple[str, str, datetime]] = []
+    made: list[tuple[str, KeyRecord, datetime]] = []
 
     def turn(text: str) -> str:
         records = {record.key_id: record for record in keyfile.parse(text)}
@@ -162,15 +167,15 @@ def rotate(
             raise KeyFileError(f"{key_id} {obstacle}")
         key = generate(records)
         last = until if old.expires is None else min(until, old.expires)
-        made.append((key, old.name, last))
+        made.append((key, old, last))
         text = keyedit.change(text, key_id, expires=last, replaced_by=public_id(key))
         return keyedit.append(text, {**_given(old), **_identity(key), **fields})
 
     with _complaining(path):
         keywrite.update(path, turn)
-    key, name, last = made[-1]
+    key, old, last = made[-1]
     _say(f"{key_id} works until {keylist.shown(last)}.")
-    _hand_over(key, name)
+    _hand_over(key, old.name, fields.get("expires", old.expires))
 
 
 def disable(key_id: str = _ID, file: Path | None = _FILE) -> None:
@@ -256,7 +261,8 @@ def _complaining(path: Path, failed: str = "nothing was changed") -> Iterator[No
     except KeyError as exc:
         give_up(failed, [f"{path}: has no key with the id {exc.args[0]}"])
     except OSError as exc:
-        typer.echo(f"bulwark: {path} was not written: {exc.strerror}", err=True)
+        why = keywrite.why_unwritable(exc, path)
+        typer.echo(f"bulwark: {failed}: {path} was not written: {why}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -282,8 +288,9 @@ def _given(record: KeyRecord) -> dict[str, object]:
     } | {"expires": record.expires}
 
 
-def _hand_over(key: str, name: str) -> None:
-    _say(f"The key {public_id(key)} of {name}, shown this once:")
+def _hand_over(key: str, name: str, expires: object) -> None:
+    until = f", which works until {keylist.shown(expires)}" if isinstance(expires, datetime) else ""
+    _say(f"The key {public_id(key)} of {name}{until}, shown this once:")
     try:
         typer.echo(key)
         sys.stdout.flush()

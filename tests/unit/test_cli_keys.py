@@ -5,20 +5,17 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from proxy.auth import keyfile
 from proxy.auth.keys import KeyRecord, KeyStore, generate, is_public_id
 from proxy.cli import keys, terms
 from proxy.principal import Allowance
-
-SECONDS = 50
+from tests.harness.keycommands import SECONDS, Run, command, id_of, made
 
 TERMS = (
     "--models=small, large --rpm=60 --tpm=1000 --tokens-per-day=2000 --concurrency=3 "
@@ -35,34 +32,10 @@ ALLOWANCE = Allowance(
 )
 
 
-class Run:
-    """One command on the file of a test."""
-
-    def __init__(self, path: Path, *arguments: str, environ: bool = False) -> None:
-        named = [] if environ else ["--file", str(path)]
-        env = {"PROXY_KEYS_FILE": str(path) if environ else None, "COLUMNS": "200"}
-        result = CliRunner().invoke(keys.group(), [*arguments, *named], env=env)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        self.status, self.out, self.err = result.exit_code, result.stdout, result.stderr
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Where the file is to be."""
     return tmp_path / "keys.toml"
-
-
-def made(path: Path, *arguments: str, name: str = "alice") -> str:
-    """A new key."""
-    run = Run(path, "create", "--name", name, *arguments)
-    assert run.status == 0, run.err
-    return run.out.removesuffix("\n")
-
-
-def id_of(key: str) -> str:
-    """The public part of it."""
-    return key[6:14]
 
 
 def records(path: Path) -> dict[str, KeyRecord]:
@@ -228,9 +201,9 @@ def test_a_key_for_an_id_is_not_repeated(path: Path, command: str) -> None:
 def test_a_key_is_switched_off_and_on(path: Path) -> None:
     """Twice is no harm."""
     key = made(path)
-    for command, status in (("disable", "disabled"), ("enable", "active")):
+    for verb, status in (("disable", "disabled"), ("enable", "active")):
         for _ in range(2):
-            run = Run(path, command, id_of(key))
+            run = Run(path, verb, id_of(key))
             assert (run.status, run.out) == (0, "")
             assert run.err == f"{id_of(key)} (alice) is {status}.\n"
         assert listed(path)[id_of(key)]["status"] == status
@@ -304,11 +277,6 @@ def test_deleting_asks_for_a_terminal(path: Path) -> None:
     run = Run(path, "delete", id_of(key))
     assert (run.status, "needs --yes" in run.err) == (2, True)
     assert len(records(path)) == 1
-
-
-def command(*arguments: str) -> list[str]:
-    """In a process of its own."""
-    return [sys.executable, "-m", "proxy", "keys", *arguments]
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 1), ("", 1)])
