@@ -5,36 +5,26 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from proxy import __version__
 from proxy.config import load
-from proxy.config.describe import descriptions
-from scripts import docs
 from tests.harness import compose
 from tests.harness.compose import Tagged
-
-RAW = compose.files()
-FILES = compose.with_defaults(RAW)
-BASE = FILES["compose.yaml"]
-PROXY = BASE["services"]["proxy"]
-VLLM = BASE["services"]["vllm"]
-HOST = FILES["compose.host.yaml"]["services"]["proxy"]
-DOCKERFILE = (compose.DOCKER / "Dockerfile").read_text("utf-8")
-
-COMBINATIONS = (
-    (),
-    ("demo",),
-    ("tunnel",),
-    ("uds",),
-    ("uds", "demo"),
-    ("host",),
-    ("monitoring",),
+from tests.harness.services import (
+    BASE,
+    COMBINATIONS,
+    DOCKERFILE,
+    EVERY_SERVICE,
+    FILES,
+    HOST,
+    PROXY,
+    VLLM,
+    everywhere,
+    found,
+    together,
 )
-"""The overlays that are laid over compose.yaml together."""
 
 CAPABILITIES = {
     "proxy": {"NET_ADMIN", "SETUID", "SETGID", "SETPCAP"},
@@ -42,11 +32,13 @@ CAPABILITIES = {
 }
 """Who has any, and which."""
 
+
 WRITABLE = {
     "vllm": "compiles into its own folders",
     "download": "is there to write, and ends",
 }
 """Whose root is not read-only, and why."""
+
 
 NETWORKS = {
     "proxy": {"tunnel", "upstream", "monitoring"},
@@ -58,6 +50,7 @@ NETWORKS = {
 }
 """Who is on which; nobody is on the upstream's where the engine is elsewhere."""
 
+
 PORTS = {
     "proxy": {"127.0.0.1:8080:8080"},
     "prometheus": {"127.0.0.1:9091:9090"},
@@ -65,12 +58,14 @@ PORTS = {
 }
 """What is published of whom. Docker goes past ufw: a port without an address is open to everybody."""
 
+
 ALIKE = {
     "cap_drop": ["ALL"],
     "security_opt": ["no-new-privileges:true"],
     "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
 }
 """What every service has, and to which no overlay adds."""
+
 
 KEYS = {
     *("image", "pull_policy", "build", "entrypoint", "command", "env_file", "environment"),
@@ -80,48 +75,6 @@ KEYS = {
     *("mem_limit", "memswap_limit", "pids_limit", "ulimits"),
 }
 """All that a service may say about itself; neither devices nor namespaces of the machine's are."""
-
-
-def together(overlays: tuple[str, ...]) -> Any:
-    """What compose makes of these files."""
-    document = BASE
-    for overlay in overlays:
-        document = compose.merged(document, FILES[f"compose.{overlay}.yaml"])
-    return document
-
-
-def services() -> Iterator[Any]:
-    """Each service in each combination, as a row: the overlays, its name, what it is."""
-    for overlays in COMBINATIONS:
-        for name, service in together(overlays)["services"].items():
-            yield pytest.param(overlays, name, service, id="-".join((*overlays, name)))
-
-
-def everywhere(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value in a document with the path of keys that leads to it."""
-    yield path, value
-    match value:
-        case dict():
-            for key, inner in value.items():
-                yield from everywhere(inner, f"{path}.{key}")
-        case list():
-            for inner in value:
-                yield from everywhere(inner, path)
-        case Tagged():
-            yield from everywhere(value.value, path)
-
-
-def found(key: str) -> list[tuple[str, Any]]:
-    """The values of this key wherever it is, each with its file and path."""
-    return [
-        (f"{file}{path}", value)
-        for file, document in FILES.items()
-        for path, value in everywhere(document)
-        if path.rpartition(".")[2] == key
-    ]
-
-
-EVERY_SERVICE = pytest.mark.parametrize(("overlays", "name", "service"), list(services()))
 
 
 # What is open
@@ -442,89 +395,6 @@ def test_who_waits_for_whom() -> None:
     assert PROXY["depends_on"] == {"vllm": {"condition": "service_started"}}
 
 
-# What is named
-
-
-@EVERY_SERVICE
-def test_images_are_of_a_version(
-    overlays: tuple[str, ...], name: str, service: dict[str, Any]
-) -> None:
-    """What was tested is what runs."""
-    assert re.fullmatch(r"[\w./-]+:v?\d+(\.\d+)+", service["image"]), service["image"]
-
-
-def test_the_proxys_image_is_of_this_version() -> None:
-    """And is made here: no registry is asked for its name."""
-    for path, image in found("image"):
-        if image.startswith("bulwark"):
-            assert image == f"bulwark:{__version__}", path
-    builds = {path.rpartition(".")[0] for path, _ in found("build")}
-    assert builds == {path.rpartition(".")[0] for path, policy in found("pull_policy")}
-    assert {policy for _, policy in found("pull_policy")} == {"never"}
-
-
-def test_no_file_of_the_operators_enters_a_build() -> None:
-    """All is left out but what is listed, and no key, environment or overlay is."""
-    lines = (compose.DOCKER.parent / ".dockerignore").read_text("utf-8").splitlines()
-    patterns = [line for line in lines if not line.startswith("#")]
-    assert patterns[0] == "*"
-    let_in = {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")}
-    assert {path for path in let_in if "docker" in path} == {
-        "docker/entrypoint",
-        "docker/healthcheck",
-    }
-    sources = " ".join(
-        re.findall(r"^COPY (?:--chmod=\d+ )?(?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
-    )
-    assert set(sources.split()) == let_in
-
-
-def test_every_setting_that_is_named_exists() -> None:
-    """A misspelt one would be an error at the start, in front of everybody."""
-    known = {row.name for row in descriptions()}
-    known |= {setting.partition("=")[0] for setting, *_ in docs.FIREWALL}
-    named = {
-        name
-        for path, environment in found("environment")
-        if isinstance(environment, dict) and ".proxy." in path
-        for name in environment
-    }
-    assert len(named) == 8
-    assert named <= known
-    # Also those that only a comment offers.
-    for path in compose.DOCKER.glob("compose*.yaml"):
-        mentioned = set(re.findall(r"\b(?:PROXY|EGRESS)_[A-Z_]+\b", path.read_text("utf-8")))
-        assert mentioned <= known, path.name
-
-
-def test_what_may_be_chosen_stands_in_the_example_of_an_environment() -> None:
-    """Each variable with its default, and none that nothing reads."""
-    used: dict[str, str] = {}
-    for path in compose.DOCKER.glob("compose*.yaml"):
-        for name, default in compose.variables(path.read_text("utf-8")):
-            given = "" if name == "BULWARK_GRAFANA_PASSWORD" else default  # a reason, not a default
-            assert used.setdefault(name, given) == given, name
-    example = (compose.DOCKER / ".env.example").read_text("utf-8")
-    assert dict(re.findall(r"^#([A-Z_]+)=(.*)$", example, re.MULTILINE)) == used
-
-
-def test_no_overlay_puts_a_limit_back() -> None:
-    """What compose.yaml takes away is not taken out of the overlays' own words."""
-    for path, value in everywhere(FILES):
-        if isinstance(value, Tagged):
-            key = path.rpartition(".")[2]
-            assert key in {
-                "env_file",
-                "environment",
-                "deploy",
-                "shm_size",
-                "networks",
-                "upstream",
-                "depends_on",
-                "vllm",
-            }, path
-
-
 @pytest.mark.case("DK-03")
 def test_an_engine_on_this_machine() -> None:
     """Its name exists on Linux, and exactly its port is let through the firewall."""
@@ -546,73 +416,3 @@ def test_an_engine_on_a_socket_needs_no_exception() -> None:
     assert "; umask 0007; exec vllm serve " in document["services"]["vllm"]["entrypoint"][2]
     options = document["volumes"]["vllm-socket"]["driver_opts"]["o"].split(",")
     assert {"gid=10001", "mode=2770"} <= set(options)
-
-
-def test_the_engine_is_started_as_the_readme_says() -> None:
-    """Each option and each variable of its first command that is not about where it listens."""
-    (block,) = re.findall(
-        r"\*\*1\. Start the engine.*?```sh\n(.*?)```", docs.README.read_text(), re.DOTALL
-    )
-    command = block.replace("\\\n", " ")
-    listening = {"--uds"}
-    options = set(re.findall(r"--[a-z-]+", command)) - listening
-    assert options <= set(re.findall(r"--[a-z-]+", VLLM["command"]))
-    exported = dict(re.findall(r"(VLLM_\w+)=(\w+)", command))
-    assert len(exported) == 6
-    for name, value in exported.items():
-        assert VLLM["environment"][name] == value
-
-
-# The reader
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("a: 1 # one", id="a comment behind a value"),
-        pytest.param("a: |\n  b", id="a literal block"),
-        pytest.param("a: 1\na: 2", id="a key twice"),
-        pytest.param("a: b: c", id="two keys on a line"),
-        pytest.param("a: 1\n   b: 2", id="an indent that nothing opened"),
-        pytest.param("a: [1, 2", id="a list without its end"),
-        pytest.param("a: [1] 2", id="something behind a list"),
-        pytest.param("a:\n  - b\n c: 1", id="an indent in between"),
-        pytest.param("? a", id="a complex key"),
-        pytest.param("a: !env b", id="a tag of somebody else's"),
-        pytest.param("a: @b", id="a reserved sign"),
-    ],
-)
-def test_what_is_not_read_is_an_error(text: str) -> None:
-    """A file that was read wrongly would pass every test above."""
-    with pytest.raises((ValueError, KeyError)):
-        compose.parse(text)
-
-
-def test_what_is_read() -> None:
-    """The shapes that the files use."""
-    text = """
-x-all: &all
-  read_only: true
-a:
-  <<: *all
-  list: [b, "c: d", 'e''s', 3]
-  map: {f: "g", h: [{i: j}]}
-  long: >-
-    k
-    l m
-  items:
-    - n: 1
-      o: "2"
-    - p
-  reset: !reset []
-  nothing:
-"""
-    assert compose.parse(text)["a"] == {
-        "read_only": True,
-        "list": ["b", "c: d", "e's", 3],
-        "map": {"f": "g", "h": [{"i": "j"}]},
-        "long": "k l m",
-        "items": [{"n": 1, "o": "2"}, "p"],
-        "reset": Tagged("!reset", []),
-        "nothing": None,
-    }
