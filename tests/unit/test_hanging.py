@@ -1,5 +1,6 @@
 """What becomes of a test that hangs."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,10 @@ def test_a_test_that_hangs_fails_and_the_others_run(tmp_path: Path) -> None:
         "markers = within(seconds)\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)  # noqa: S603 - ours
+    environment = {"PATH": os.environ["PATH"]}  # where CI is set, what failed is told twice
+    done = subprocess.run(  # noqa: S603 - ours
+        command, check=False, capture_output=True, text=True, timeout=50, env=environment
+    )
     assert "2 failed, 3 passed" in done.stdout, done.stdout + done.stderr
     assert "await asyncio.Event().wait()" in done.stdout
     assert done.stdout.count("The test hung: it had not ended after 0.1 s.") == 1
