@@ -2,6 +2,7 @@
 
 import os
 
+import hypothesis
 import pytest
 
 from tests.harness import figures, leftout
@@ -23,6 +24,11 @@ def pytest_configure() -> None:
     for name in _PROXIES:
         os.environ.pop(name, None)
         os.environ.pop(name.upper(), None)
+    # What an example takes is a matter of what else the machine does.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("unhurried", deadline=None, suppress_health_check=slow)
+    if not os.environ.get("CI"):  # where it is set, hypothesis has a profile of its own
+        hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_terminal_summary(
