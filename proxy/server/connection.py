@@ -224,10 +224,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write(
             answers.render(refusal, request_id, more, head_only=self._is_head_only())
         )
-        # What has come of the head, a packet of 256 KiB at most, would stay for as long as its client
-        # reads. There is a thousand of them, in a flood.
-        self.url, self.headers = b"", []
-        self.parser = cast("httptools.HttpRequestParser", None)  # nothing more is parsed
+        refusal.__traceback__ = None  # its frames have what was refused, and would keep it
         self._begin_linger()
 
     def _is_head_only(self) -> bool:
@@ -241,7 +238,18 @@ class Connection(HttpToolsProtocol):
         self._linger = Linger(
             self.loop, self.transport, self._limits.linger_seconds, self._limits.linger_bytes
         )
+        self._forget_request()
         self._places.rests(self)
+
+    def _forget_request(self) -> None:
+        """Drops what has come of it, up to 256 KiB, which nobody reads any more.
+
+        It would stay for as long as the client takes to read why: a thousand of them, in a flood.
+        """
+        self.url, self.headers, self._denial = b"", [], None
+        self.parser = cast("httptools.HttpRequestParser", None)
+        if self._phase is not Phase.HEAD:
+            self.cycle.body = b""
 
     def _cut(self) -> None:
         """Ends the connection without regard for what is still to be written."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.client import RawClient, request_bytes
-from tests.harness.served import Echo, Serve
+from tests.harness.served import Echo, Receive, Scope, Send, Serve, answer
 
 HEAD = b"POST /v1/x HTTP/1.1\r\nHost: h\r\n"
 REQUEST = HEAD + b"Content-Length: 2\r\n\r\n{}"
@@ -470,16 +470,23 @@ async def test_a_client_without_an_address_is_unknown(serve: Serve, tmp_path: Pa
         pytest.param(b"GET /" + b"x" * 50_000, id="a target"),
         pytest.param(HEAD + b"X: " + b"x" * 50_000, id="a field that is not over"),
         pytest.param(HEAD + b"X: " + b"x" * 50_000 + b"\r\nY", id="a field that is"),
+        pytest.param(HEAD + b"Content-Length: 99999\r\n\r\n" + b"x" * 50_000, id="a body"),
     ],
 )
 async def test_what_was_refused_is_not_kept(serve: Serve, data: bytes) -> None:
     """While its client has time to read why: the connection is small again."""
-    served = await serve(Echo(), linger_seconds=60)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(send, 401, b"who are you?")
+
+    served = await serve(app, linger_seconds=60)
     async with await served.connect() as client:
         await client.send(data)
-        assert (await client.read_response()).status in {414, 431}
+        assert (await client.read_response()).status in {401, 414, 431}
         [connection] = served.state.connections
         held = [value for value in vars(connection).values() if isinstance(value, bytes | list)]
         assert sum(map(len, held)) == 0
         assert connection.parser is None  # type: ignore[union-attr] # it keeps what is not over
+        assert connection.cycle is None or not connection.cycle.body  # type: ignore[union-attr]
+        assert all(refusal.__traceback__ is None for refusal, _ in served.refusals)
         await client.send(b"more")
