@@ -26,8 +26,13 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 # What a client may write as `model`, and a comma separates them here.
 _MODEL_NAME = re.compile(r"[^\s,](?:[^,]{0,254}[^\s,])?")
+MAX_PORT = 65_535
 # redis-py reads more forms, and parameters, one of which switches the verification of TLS off.
-_REDIS_URL = re.compile(r"(?:rediss?://[^\s/?#]+(?:/[0-9]{1,5})?|unix://[^\s/?#]*/[^\s?#]+)")
+_REDIS_URL = re.compile(
+    r"rediss?://(?:[^\s/?#]*@)?(?:\[(?P<address>[^\s/?#@\[\]]+)\]|(?P<host>[^\s/?#@\[\]:]+))"
+    r"(?::(?P<port>[0-9]{1,5}))?(?:/[0-9]{1,5})?"
+    r"|unix://[^\s/?#]*/[^\s?#]+"
+)
 _FIELD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -66,6 +71,14 @@ def _is_host(text: str) -> bool:
         ipaddress.ip_address(text)
     except ValueError:
         return _HOST_NAME.fullmatch(text) is not None
+    return True
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
     return True
 
 
@@ -115,8 +128,20 @@ def _address_header(name: str) -> str:
     return name.lower()
 
 
+def _is_redis_url(url: str) -> bool:
+    found = _REDIS_URL.fullmatch(url)
+    if found is None:
+        return False
+    host, address, port = found["host"], found["address"], found["port"]
+    return (
+        (host is None or _is_host(host))
+        and (address is None or _is_ipv6(address))
+        and (port is None or 0 < int(port) <= MAX_PORT)
+    )
+
+
 def _redis_url(url: SecretStr) -> SecretStr:
-    if not _REDIS_URL.fullmatch(url.get_secret_value()):
+    if not _is_redis_url(url.get_secret_value()):
         raise ValueError(
             "must be redis://[user:password@]host[:port][/db], rediss://… for TLS, or unix:///path"
         )
@@ -166,12 +191,12 @@ def _client_keys(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
 
 def _file(path: Path) -> Path:
     if path == Path():
-        raise ValueError("is empty; leave it out if there is no key file")
+        raise ValueError("is empty; leave it out if there is no such file")
     return path
 
 
 Host = Annotated[str, AfterValidator(_host)]
-Port = Annotated[int, Field(ge=0, le=65_535)]
+Port = Annotated[int, Field(ge=0, le=MAX_PORT)]
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 FilePath = Annotated[Path, AfterValidator(_file)]
 UpstreamUrl = Annotated[str, AfterValidator(_upstream)]
