@@ -72,12 +72,14 @@ class Bulwark:
         clients = limits.open + limits.told + _ADMIN.open + _ADMIN.told
         allowed = descriptors.allow(descriptors.needed(clients, upstream))
         if not allowed.suffice:
+            most = allowed.connections(upstream)
+            limits = limits.within(most - _ADMIN.open - _ADMIN.told)
             self.log.server(
                 "few_descriptors",
                 level="warning",
                 needed=allowed.needed,
                 limit=allowed.limit,
-                connections=allowed.connections(upstream),
+                connections=limits.open,
             )
         return limits
 

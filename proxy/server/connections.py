@@ -11,7 +11,7 @@ cost another is a connection that waits for its next request, and has to be open
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxy.errors import ConnectionsExhausted, Refusal, TooManyConnections
 from proxy.server.waiting import Member, Waiting
@@ -22,6 +22,10 @@ IDLE = "idle"
 """The event of a connection that gave way. Every other one is named by the reason of a refusal."""
 
 _RETRY_AFTER_SECONDS = 5
+
+# Of what there is where that is too little: for those who are told why there is no place.
+_TOLD_SHARE = 8
+_FEWEST = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,18 @@ class ConnectionLimits:
     per_address: int = 0
     told: int = 256
     told_per_address: int = 16
+
+    def within(self, most: int) -> "ConnectionLimits":
+        """Limits with which there are never more than so many, or a few: these, or lower ones.
+
+        More places than the system has descriptors would be worth nothing: who comes when they have run
+        out is closed without a word, and no idle one gives way to him.
+        """
+        if self.open + self.told <= most:
+            return self
+        told = max(1, min(self.told, most // _TOLD_SHARE))
+        places = max(_FEWEST, min(self.open, most - told))
+        return replace(self, open=min(self.open, places), idle=min(self.idle, places), told=told)
 
 
 class Connections:

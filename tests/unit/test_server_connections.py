@@ -278,3 +278,26 @@ def test_a_key_gives_no_place() -> None:
     room.connections.rests(gone)
     assert gone.gave_way == 1
     assert room.connections.open == room.connections.idle == 1
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        pytest.param(1_100, (1_000, 500, 100), id="all fit"),
+        pytest.param(1_099, (999, 500, 100), id="all but one"),
+        pytest.param(400, (350, 350, 50), id="some"),
+        pytest.param(0, (8, 8, 1), id="none: a few are tried"),
+        pytest.param(-9, (8, 8, 1), id="less than none"),
+    ],
+)
+def test_no_more_places_than_there_are(most: int, expected: tuple[int, int, int]) -> None:
+    """So that the idle give way before the system has no more."""
+    limits = ConnectionLimits(open=1_000, idle=500, told=100, per_address=7).within(most)
+    assert (limits.open, limits.idle, limits.told) == expected
+    assert limits.per_address == 7
+
+
+def test_a_limit_is_never_raised() -> None:
+    """Where few are allowed, few there are."""
+    limits = ConnectionLimits(open=2, idle=1, told=256).within(9)
+    assert (limits.open, limits.idle, limits.told) == (2, 1, 1)

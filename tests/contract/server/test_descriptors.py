@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import json
 import signal
 import subprocess
 import sys
 
 from tests.harness.client import RawClient
+from tests.harness.programs import started
+from tests.harness.running import BEARER, KEY
 
 SERVER = """
 import asyncio, resource, uvloop
@@ -61,3 +64,32 @@ async def test_a_server_out_of_descriptors_survives() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+async def test_strangers_do_not_take_all_descriptors() -> None:
+    """Where the system has fewer than the settings want, places are fewer too, and the idle give way."""
+    limited = f"ulimit -n 400; exec '{sys.executable}' -m proxy serve"
+    settings = {
+        "PROXY_API_KEYS": KEY,
+        "PROXY_PORT": "0",
+        "PROXY_ADMIN_PORT": "0",
+        "PROXY_MAX_CONNECTIONS_PER_ADDRESS": "0",
+        "PROXY_UPSTREAM_URL": "http://127.0.0.1:1",
+    }
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(started("sh", "-c", limited, env=settings))
+        assert server.stdout is not None
+        few, listening = [json.loads(await server.stdout.readline()) for _ in range(2)]
+        assert (few["event"], few["limit"]) == ("few_descriptors", 400)
+        assert 50 < few["connections"] < 200
+        port = int(listening["public"].rpartition(":")[2])
+
+        async def connect() -> RawClient:
+            return await stack.enter_async_context(await RawClient.open("127.0.0.1", port))
+
+        client = await connect()
+        assert (await client.request("GET", "/nope", BEARER)).status == 404
+        for _ in range(450):
+            await (await connect()).send(b"GET / HT")
+        assert (await (await connect()).request("GET", "/healthz")).status == 200
+        assert (await client.request("GET", "/nope", BEARER)).status == 404
