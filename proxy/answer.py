@@ -13,7 +13,7 @@ from typing import Self
 from starlette.types import Message, Send
 
 from proxy.context import RequestContext
-from proxy.errors import RawHeaders
+from proxy.errors import ProxyError, RawHeaders
 from proxy.headers import EVENT_STREAM
 from proxy.keepalive import KeepAlive
 from proxy.pipe import Client, Flow, Sink
@@ -124,6 +124,16 @@ class Answer:
             return None
         self._is_open = True
         return sink if keep_alive is None else keep_alive.through(sink, flow)
+
+    def refuse(self, status: int, error: ProxyError) -> None:
+        """Has the end of a committed answer tell that the upstream refuses the request.
+
+        Args:
+            status: The upstream's, which would have been the answer's.
+            error: What its event says.
+        """
+        self._context.told_status = status
+        self._last = error.event(self._context.dialect, self._context.request_id)
 
     async def finish(self) -> None:
         """Sends what is left, and the end."""

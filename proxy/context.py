@@ -32,6 +32,7 @@ class RequestContext:
         status: The status sent to the client; 0 while none was.
         first_byte: When the first byte of the response's body was sent, comments apart; 0 while
             none was.
+        told_status: The upstream's status, where it could only be told as an event; else 0.
         committed: Whether a 200 event stream was begun in the upstream's place, so that an error can
             only be told as an event; false again from the upstream's own events on.
         prompt_tokens: What the engine read, and `completion_tokens` what it wrote: as it said so or,
@@ -66,6 +67,7 @@ class RequestContext:
     queued_seconds: float = 0.0
     first_byte: float = 0.0
     response_complete: bool = False
+    told_status: int = 0
     committed: bool = False
     fault: str = ""
 
@@ -81,9 +83,13 @@ class RequestContext:
 
     @property
     def final_status(self) -> int:
-        """The status in logs and metrics: 499, nginx's number, where the client left."""
+        """The status in logs and metrics: 499, nginx's number, where the client left.
+
+        The upstream's where a client was told it in an event: a refused request is none that went
+        well, and not a different one because the refusal took long.
+        """
         left = self.outcome is Reason.CLIENT_DISCONNECTED
-        return ClientDisconnected.status if left else self.status
+        return ClientDisconnected.status if left else self.told_status or self.status
 
     def attach(self, scope: MutableMapping[str, Any]) -> None:
         """Makes this the context of an ASGI scope."""

@@ -6,13 +6,11 @@ where the answer was committed. After that it is either complete or visibly brok
 ever invented to make it look complete.
 """
 
-import json
 from dataclasses import dataclass
 from http import HTTPStatus
 
 import anyio
 import httpx
-import jiter
 from starlette.types import Send
 
 from proxy import headers
@@ -23,10 +21,14 @@ from proxy.lifeline import Deadline, Lifeline
 from proxy.pipe import PIPE, Client, Flow, Pipe
 from proxy.pump import Body
 from proxy.telemetry.usage import UsageMeter
+from proxy.upstream import complaints
 from proxy.upstream.heads import announced_length, check_head
 
 # An upstream's error is a message and the names of a few fields.
 MAX_ERROR_BYTES = 64 * 1024
+
+_BY_THE_CLIENT = {"type": "invalid_request_error"}
+"""What a refused request's error is, in either dialect, unless the upstream has its own word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +86,10 @@ class Relay:
                 meter.begin(status, events=events)
             body = self._body(status, fields, self.max_response_bytes, meter)
             if answer.committed and not events:
-                raise await self._complaint(response, lifeline)
-            write = await self._begin(status, fields, body, answer, events=events)
-            # A transport that can push keeps the time of each chunk, which nobody else sees.
-            pipe: Pipe | None = response.extensions.get(PIPE)
-            flow = sink = None
-            if pipe is not None and answer.can_be_pushed:
-                flow = Flow()
-                sink = await answer.open(flow)
-            if pipe is not None and flow is not None and sink is not None:
-                await body.push(pipe, flow, sink)
+                await self._complain(response, body, answer, lifeline)
             else:
-                await body.pull(response, write, lifeline)
+                write = await self._begin(status, fields, body, answer, events=events)
+                await _pass_on(response, body, answer, write, lifeline)
         finally:
             await _close(response)
         # Last, and after everything that could wait: a client that leaves now has its answer.
@@ -117,18 +111,25 @@ class Relay:
             status, fields, 0 if status == HTTPStatus.NO_CONTENT else announced
         )
 
-    async def _complaint(self, response: httpx.Response, lifeline: Lifeline) -> UpstreamError:
-        """What the upstream said in place of the events that its client was promised."""
+    async def _complain(
+        self, response: httpx.Response, body: Body, answer: Answer, lifeline: Lifeline
+    ) -> None:
+        """Tells what the upstream said in place of the events that its client was promised.
+
+        Raises:
+            UpstreamError: It has failed, or it has not said all. That it does not want what the client
+                asked for (4xx) is no failure, and counts as it would have without the events.
+        """
+        status = response.status_code
         if response.is_success:
-            return UpstreamError(
+            raise UpstreamError(
                 "The model server was asked for a stream and answered with something else."
             )
-        message = f"The model server answered with status {response.status_code}."
-        try:
-            body = await self.collect(response, MAX_ERROR_BYTES, lifeline)
-        except UpstreamError:
-            return UpstreamError(message)
-        return UpstreamError(message, told=_told(body))
+        message = f"The model server answered with status {status}."
+        told = complaints.told(await _beginning(response, body, lifeline))
+        if not response.is_client_error:
+            raise UpstreamError(message, told=told)
+        answer.refuse(status, UpstreamError(message, told=_BY_THE_CLIENT | (told or {})))
 
     async def collect(self, response: httpx.Response, max_bytes: int, lifeline: Lifeline) -> bytes:
         """The whole body of an answer that must be looked at, and closes it in any case.
@@ -159,22 +160,44 @@ class Relay:
         return body
 
 
-def _told(body: bytes) -> dict[str, object] | None:
-    """The error object in an upstream's answer, if one says anything.
+async def _pass_on(
+    response: httpx.Response, body: Body, answer: Answer, write: Write, lifeline: Lifeline
+) -> None:
+    """Pushed where both sides can; pulled otherwise."""
+    # A transport that can push keeps the time of each chunk, which nobody else sees.
+    pipe: Pipe | None = response.extensions.get(PIPE)
+    flow = sink = None
+    if pipe is not None and answer.can_be_pushed:
+        flow = Flow()
+        sink = await answer.open(flow)
+    if pipe is not None and flow is not None and sink is not None:
+        await body.push(pipe, flow, sink)
+    else:
+        await body.pull(response, write, lifeline)
 
-    Some send a bare string in its place, and SGLang sends it without the envelope.
+
+class _EnoughError(Exception):
+    """No error is that long."""
+
+
+async def _beginning(response: httpx.Response, body: Body, lifeline: Lifeline) -> bytes:
+    """The body of an upstream's error; nothing where it is longer than one can be.
+
+    Raises:
+        ProxyError: It is not complete, or did not go on.
     """
+    chunks: list[bytes] = []
+
+    async def keep(chunk: bytes) -> None:
+        chunks.append(chunk)
+        if body.passed > MAX_ERROR_BYTES:
+            raise _EnoughError
+
     try:
-        answer = jiter.from_json(body, allow_inf_nan=False)
-        # 1e999 can be read, as infinity, but not be written again.
-        json.dumps(answer, allow_nan=False)
-    except ValueError:
-        return None
-    error = answer.get("error", answer) if isinstance(answer, dict) else None
-    if isinstance(error, str):
-        error = {"message": error}
-    message = error.get("message") if isinstance(error, dict) else None
-    return error if message and isinstance(message, str) else None
+        await body.pull(response, keep, lifeline)
+    except _EnoughError:
+        return b""
+    return b"".join(chunks)
 
 
 async def _close(response: httpx.Response) -> None:
