@@ -308,6 +308,13 @@ def test_what_does_not_agree(
     assert bool(found.findings) is bool(finding)
 
 
+def test_a_median_of_nothing() -> None:
+    """Of an engine that has answered next to nothing: one token, of which the pool has so many."""
+    found = worked_out(facts_of(50_000, median_prompt_tokens=0, median_output_tokens=0))
+    (seen,) = (row for row in found.rows if row.kind == "at the median seen")
+    assert (seen.tokens, seen.fit) == (1, 50_000)
+
+
 @pytest.mark.parametrize("budget", ["auto", "off", 2_000, 50_000, 500_000])
 @pytest.mark.parametrize("pool", [None, 1_024, 8_000, 50_000, 186_624])
 @pytest.mark.parametrize("seats", [None, 1, 16, 64])

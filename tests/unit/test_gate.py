@@ -182,6 +182,33 @@ def test_media_and_what_was_learnt_count() -> None:
     warp.run(play())
 
 
+@pytest.mark.parametrize(
+    ("pool", "reserved"),
+    [
+        pytest.param(556, 500, id="its estimate fits"),
+        pytest.param(555, 499, id="its estimate does not: it has all that there is"),
+        pytest.param(334, 300, id="what it needs for certain just fits"),
+        pytest.param(333, None, id="that does not either"),
+    ],
+)
+def test_what_perhaps_does_not_fit_runs_alone(pool: int, reserved: int | None) -> None:
+    """A prompt of 1,200 bytes is taken for 400 tokens, and has 200 for certain."""
+    demand = Demand(text_bytes=1_200, media_parts=0, output_tokens=100)
+
+    async def play() -> None:
+        parts = Set(pool=pool)
+        if reserved is None:
+            with pytest.raises(RequestExceedsCapacity):
+                async with parts.gate.admit("a", ALLOWANCE, demand):
+                    pytest.fail("it cannot run")
+        else:
+            async with parts.gate.admit("a", ALLOWANCE, demand):
+                assert parts.held == (1, 0, reserved)
+        assert parts.held == (0, 0, 0)
+
+    warp.run(play())
+
+
 def test_it_learns_where_there_is_a_limit() -> None:
     """Without a pool nothing depends on it."""
 

@@ -173,6 +173,21 @@ def test_an_engine_that_had_stalled_and_was_restarted_is_ready() -> None:
     assert [state.name[0] for state in states(course, "rrrlo", 61.0)] == list("DDSSR")
 
 
+@pytest.mark.parametrize(
+    ("checks", "states_then"),
+    [
+        pytest.param("lo", "DD", id="one success is not back yet, as from any other outage"),
+        pytest.param("loo", "DDR", id="two are, and the stall is forgotten"),
+        pytest.param("foo", "DDD", id="a failure that is no restart forgets nothing"),
+    ],
+)
+def test_an_engine_that_had_stalled_and_loads_again(checks: str, states_then: str) -> None:
+    """It may be so quick that nobody sees it refuse."""
+    course = Course()
+    assert loads(course, at_work(61)).endswith("D")
+    assert "".join(state.name[0] for state in states(course, checks, 61.0)) == states_then
+
+
 def test_restarts_are_counted() -> None:
     """Also where no check has fallen into the gap."""
     course = Course()

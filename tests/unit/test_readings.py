@@ -202,6 +202,14 @@ def test_ranks_of_sglang() -> None:
     assert reading.kv_usage == 0.75
 
 
+@pytest.mark.parametrize("label", ["tp_rank", "pp_rank", "moe_ep_rank", "pid"])
+def test_who_works_on_the_same_requests_repeats_their_figure(label: str) -> None:
+    """Of those with requests of their own each counts."""
+    for name, running in ((label, 3), ("dp_rank", 6)):
+        lines = (f'sglang:num_running_reqs{{{name}="{rank}"}} 3\n' for rank in range(2))
+        assert read("".join(lines).encode()).running == running
+
+
 def test_one_sglang() -> None:
     """With what moves at each of its steps, which its totals do not."""
     page = sglang(
