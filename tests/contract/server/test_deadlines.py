@@ -53,6 +53,14 @@ async def test_a_head_that_does_not_end_is_refused(
     assert len(app.scopes) == (1 if first else 0)
 
 
+async def test_what_is_wrong_with_a_head_is_told_at_its_deadline(serve: Serve) -> None:
+    """A target that is too long is refused with its whole head, but waits for it no longer."""
+    served = await serve(Echo(), head_seconds=0.05, linger_seconds=0.1)
+    answered = await served.ask(b"GET /" + b"x" * 9_000)
+    assert answered.startswith(b"HTTP/1.1 414 ")
+    assert [str(refusal.reason) for refusal, _ in served.refusals] == ["target_too_long"]
+
+
 async def drip(client: RawClient, dripped: bytes) -> None:
     """A little every now and then."""
     while True:
