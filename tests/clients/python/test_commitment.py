@@ -150,7 +150,9 @@ async def test_an_error_event_is_raised(proxy: Launch, ask: Ask, step: Step, mes
     assert message in str(caught.value)
     assert events == []
     line = await running.log.nth(0)
-    assert (line["status"], line["outcome"]) in {(200, "upstream_error"), (200, "upstream_timeout")}
+    ends = {(200, "upstream_error"), (200, "upstream_timeout"), (404, "ok")}
+    assert (line["status"], line["outcome"]) in ends
+    assert (line["status"] == 404) == (message == "no model")
     assert len(running.log.requests()) == 1
 
 
