@@ -95,7 +95,7 @@ def not_toml(exc: Exception, text: str) -> str:
     lines = text.replace("\r\n", "\n").split("\n")
     if match["line"] is None:
         last = len(lines) - (not lines[-1])
-        return f"there is a mistake at its end, line {max(1, last)}" + _because(match["what"])
+        return f"there is a mistake at its end, line {last}" + _because(match["what"])
     line, column = int(match["line"]), int(match["column"])
     place = f"there is a mistake at line {line}, column {column}"
     char = lines[line - 1][column - 1 : column]

@@ -43,6 +43,7 @@ def errors_of(text: str) -> tuple[str, ...]:
         pytest.param("[[key]", "a ]] is missing", id="half a header"),
         pytest.param(f'["{CANARY}"', "a ] is missing", id="half a table"),
         pytest.param('name = "a\\d"', "a \\ in a text has to be doubled", id="a backslash"),
+        pytest.param('name = "\\d\tb"', "a \\ in a text has to be doubled", id="and a tab"),
         pytest.param("name = {a = 1, a = 2}", "a field is given twice", id="twice in braces"),
         pytest.param("[key]", "a table is there twice", id="two kinds of header"),
         pytest.param("name\u00a0= 1", "column 5: a character that is not seen, U+00A0", id="NBSP"),

@@ -74,6 +74,19 @@ def test_all_commands_are_listed_though_few_are_read() -> None:
     assert not {"fastapi", "uvicorn", "httpx", "pydantic", "rich.console"} & set(run.stdout.split())
 
 
+def test_the_version_is_told_without_reading_the_server() -> None:
+    """Which takes half a second."""
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "proxy", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.startswith("bulwark ")
+    assert "proxy.cli" in run.stderr
+    assert "fastapi" not in run.stderr
+
+
 @pytest.mark.parametrize("command", ["serve", "check", "keys list"])
 def test_no_standard_output(command: str) -> None:
     """Closed as the shell's >&- does it: exit status 2, and no traceback."""

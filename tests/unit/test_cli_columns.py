@@ -40,10 +40,12 @@ def test_a_table_for_few_characters() -> None:
         pytest.param("one two", 7, ["one two"], id="it fits"),
         pytest.param("one two three", 9, ["one two", "three"], id="between words"),
         pytest.param("one two", 6, ["one", "two"], id="one less than fits"),
+        pytest.param("abc de fghi", 6, ["abc de", "fghi"], id="a space more than fits"),
         pytest.param("abcdefghij", 6, ["abcdef", "ghij"], id="within a word that has no end"),
         pytest.param("a bcdefghij", 6, ["a", "bcdefg", "hij"], id="which begins its own line"),
         pytest.param("one    two", 6, ["one", "two"], id="spaces end with the line"),
         pytest.param("日本語の名前", 7, ["日本語", "の名前"], id="characters of two places"),
+        pytest.param("ＡＢＣＤ", 7, ["ＡＢＣ", "Ｄ"], id="letters as wide as these"),  # noqa: RUF001
         pytest.param("e\u0301" * 7, 6, ["e\u0301" * 6, "e\u0301"], id="accents of none"),
     ],
 )

@@ -37,17 +37,20 @@ def test_a_date_is_in_one_piece(width: int, expires: str) -> None:
 
 @pytest.mark.parametrize("form", ["", "--json"])
 @pytest.mark.parametrize(
-    ("reader", "told"),
+    ("reader", "keys", "told"),
     [
-        pytest.param(">/dev/full", "bulwark: standard output was not written: No space", id="full"),
-        pytest.param("| true", "", id="whoever was to read it is gone"),
+        pytest.param(">/dev/full", 1, "bulwark: standard output was not written: No", id="full"),
+        pytest.param(">/dev/full", 2_000, "bulwark: standard output was", id="and more than waits"),
+        pytest.param("| true", 2_000, "", id="whoever was to read it is gone"),
     ],
 )
-def test_a_list_that_cannot_be_written(tmp_path: Path, form: str, reader: str, told: str) -> None:
+def test_a_list_that_cannot_be_written(
+    tmp_path: Path, form: str, reader: str, keys: int, told: str
+) -> None:
     """No traceback, and not a word where nobody is at fault."""
     path = tmp_path / "keys.toml"
     path.write_text(
-        "".join(f'[[key]]\nid="a{n:07}"\nsha256="{n:064}"\n' for n in range(2_000)), "ascii"
+        "".join(f'[[key]]\nid="a{n:07}"\nsha256="{n:064}"\n' for n in range(keys)), "ascii"
     )
     path.chmod(0o600)
     shell = f'set -o pipefail; "$1" -m proxy keys list {form} --file "$2" {reader}'
