@@ -85,4 +85,4 @@ class Waiting:
     def next(self) -> Member:
         """Who gives way; there must be one."""
         few = len(self._strangers) * _STRANGERS < len(self)
-        return (self._known if few and self._known else self._strangers).longest()
+        return (self._known if few else self._strangers).longest()

@@ -265,8 +265,22 @@ def test_who_has_shown_a_key_gives_way_after_strangers() -> None:
     assert known.gave_way == 0
     assert [each.gave_way for each in strangers] == [1] * 7 + [0] * 2
     room.connections.closed(known)
-    room.connections.known(known)
     assert room.connections.open == room.connections.idle == 2
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["while it is open", "when it is gone"])
+def test_a_key_is_forgotten_with_its_connection(*, late: bool) -> None:
+    """Nothing is left of it, whenever it was shown."""
+    room = Room(open=9, idle=2)
+    (once,) = room.come()
+    if not late:
+        room.connections.known(once)
+    room.connections.closed(once)
+    if late:
+        room.connections.known(once)
+    assert room.connections.opened(once, None) is None
+    room.come(2)
+    assert once.gave_way == 1
 
 
 def test_a_key_gives_no_place() -> None:

@@ -264,7 +264,9 @@ async def test_empty_lines_end(serve: Serve, *, asked: bool) -> None:
     served = await serve(app)
     async with await served.connect() as client:
         for _ in range(3 if asked else 0):
+            before = served.bytes_read
             await client.send(b"\r\n" * 20_000)
+            await served.has_read(before + 40_000)
             assert (await client.request("GET", "/")).status == 200
         before = served.bytes_read
         await client.send(b"\r\n" * (PENDING // 2))

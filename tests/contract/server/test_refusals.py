@@ -162,6 +162,13 @@ async def test_a_target_and_a_head_without_an_end(proxy: Launch) -> None:
     assert (answer.status, answer.json()["error"]["code"]) == (414, "target_too_long")
 
 
+async def test_a_target_and_too_many_fields(proxy: Launch) -> None:
+    """Likewise."""
+    front = await proxy()
+    answer = await front.ask("GET", "/" + "x" * 9_000, {f"X{n}": "x" for n in range(101)})
+    assert (answer.status, answer.json()["error"]["code"]) == (414, "target_too_long")
+
+
 @pytest.mark.parametrize(
     "target", [pytest.param("/" + "x" * 9_000, id="414"), pytest.param("*", id="400")]
 )
@@ -174,3 +181,14 @@ async def test_a_refused_head_request_has_no_body(proxy: Launch, target: str) ->
     assert answer.status in {400, 414}
     assert int(answer.header(b"content-length") or b"") > 50
     assert await client.read_until_closed() == b""
+
+
+async def test_what_follows_a_head_request_has_a_body(proxy: Launch) -> None:
+    """The parser remembers the method of the last one; what is no request has none."""
+    front = await proxy()
+    client = await front.connect()
+    await client.send(request_bytes("HEAD", "/healthz"))
+    assert (await client.read_response(method="HEAD")).status == 200
+    await client.send(b"\x16\x03\x01")
+    answer = await client.read_response()
+    assert (answer.status, answer.json()["error"]["code"]) == (400, "invalid_http")
