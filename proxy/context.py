@@ -88,8 +88,9 @@ class RequestContext:
         The upstream's where a client was told it in an event: a refused request is none that went
         well, and not a different one because the refusal took long.
         """
-        left = self.outcome is Reason.CLIENT_DISCONNECTED
-        return ClientDisconnected.status if left else self.told_status or self.status
+        if self.outcome is Reason.CLIENT_DISCONNECTED:
+            return ClientDisconnected.status
+        return self.status if self.outcome else self.told_status or self.status
 
     def attach(self, scope: MutableMapping[str, Any]) -> None:
         """Makes this the context of an ASGI scope."""
