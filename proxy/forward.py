@@ -166,6 +166,7 @@ class Forward:
         """Says everywhere what the request has used, however it ended."""
         usage = meter.usage(admitted.prompt_tokens)
         admitted.used_tokens = usage.prompt_tokens + usage.completion_tokens
+        admitted.output_tokens = usage.completion_tokens
         if not admitted.used_tokens:
             return  # it was refused, or never got there: the engine has said nothing
         context.prompt_tokens = usage.prompt_tokens

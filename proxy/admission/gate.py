@@ -55,11 +55,12 @@ class Gate:
         self._slots = slots
         self._estimates = estimates
         self._budget = budget
+        self._are_told = rates.are_told
 
     @property
     def learns(self) -> bool:
-        """Whether anything depends on what prompts really come to."""
-        return self._budget is not None and self._budget.limit is not None
+        """Whether anything depends on what requests really come to."""
+        return self._are_told or (self._budget is not None and self._budget.limit is not None)
 
     def admit(self, account: str, allowance: Allowance, demand: Demand) -> "Admission":
         """Holds everything for an ``async with`` block.
@@ -92,6 +93,7 @@ class Admission:
         prompt_tokens: What its prompt is taken for.
         used_tokens: What it is charged in the end. Whoever asks the engine says so here; what never
             got there is charged nothing.
+        output_tokens: How many of them the engine wrote.
     """
 
     __slots__ = (
@@ -103,6 +105,7 @@ class Admission:
         "_output",
         "_rates",
         "_slots",
+        "output_tokens",
         "prompt_tokens",
         "queued_seconds",
         "rate_fields",
@@ -131,6 +134,7 @@ class Admission:
         self.queued_seconds = 0.0
         self.rate_fields: RawHeaders = ()
         self.used_tokens = 0
+        self.output_tokens = 0
 
     async def __aenter__(self) -> Self:
         tokens = self.prompt_tokens + self._output
@@ -159,4 +163,4 @@ class Admission:
         try:
             self._slots.release(self._entry)
         finally:
-            self._rates.settle(self._grant, self.used_tokens)
+            self._rates.settle(self._grant, self.used_tokens, self.output_tokens)

@@ -14,11 +14,22 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from proxy.app.build import build
 from proxy.app.clocks import Clocks
 from proxy.app.configure import configure, key_store
+from proxy.app.history import FORGETFUL, is_forgetful
 from proxy.app.server import Bulwark, bind
 from proxy.auth.keys import KeyStore
 from proxy.config import Settings
 
-__all__ = ["Bulwark", "Clocks", "bind", "build", "configure", "key_store", "run"]
+__all__ = [
+    "FORGETFUL",
+    "Bulwark",
+    "Clocks",
+    "bind",
+    "build",
+    "configure",
+    "is_forgetful",
+    "key_store",
+    "run",
+]
 
 
 def run(settings: Settings, keys: KeyStore) -> int:
@@ -26,6 +37,7 @@ def run(settings: Settings, keys: KeyStore) -> int:
 
     Raises:
         ListenError: A port is not to be had.
+        ConfigError: The file of what keys have used cannot be used.
     """
     public, admin_socket = bind(settings)
     # A switch of the whole process, so only here, where the process is ours: a second series beside

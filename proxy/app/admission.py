@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 
 from proxy.admission import rates
 from proxy.admission.buffers import BufferBudget
+from proxy.admission.history import History
 from proxy.admission.kv import TokenBudget
 from proxy.admission.rates import RateLimits
 from proxy.admission.slots import Slots
+from proxy.app import history
 from proxy.app.clocks import Clocks
 from proxy.auth.keys import KeyStore
 from proxy.config import Settings
@@ -93,8 +95,25 @@ def share_out_bytes(settings: Settings, keys: int, budget: BufferBudget) -> None
     )
 
 
-def rate_limits(settings: Settings, clocks: Clocks, log: Log, metrics: Metrics) -> RateLimits:
-    """What keys have left, here or in Redis."""
+def rate_limits(
+    settings: Settings,
+    clocks: Clocks,
+    log: Log,
+    metrics: Metrics,
+    *,
+    kept: history.Opened | None,
+    keeper: History | None,
+) -> RateLimits:
+    """What keys have left, here or in Redis.
+
+    Args:
+        settings: What the operator decided.
+        clocks: What time it is.
+        log: Told when Redis goes and comes.
+        metrics: Likewise.
+        kept: What was used before; None where nobody knows.
+        keeper: What keeps what is used from now on; None where nothing does.
+    """
 
     def changed(up: bool, why: str) -> None:
         level: LogLevel = "info" if up else "warning"
@@ -104,11 +123,14 @@ def rate_limits(settings: Settings, clocks: Clocks, log: Log, metrics: Metrics) 
 
     url = settings.redis_url
     return rates.build(
-        clock=clocks.monotonic,
+        # A day of the file is one of the world's, whenever this machine was started.
+        clock=history.wall(clocks) if kept else clocks.monotonic,
         redis_url=None if url is None else url.get_secret_value(),
         closed=settings.redis_failure == "closed",
         on_change=changed,
         on_failure=metrics.redis_failed,
+        seeds=kept.seeds if kept else None,
+        on_used=keeper.used if keeper else None,
     )
 
 

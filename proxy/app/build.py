@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from proxy import __version__
 from proxy.admin import Readiness
-from proxy.app import admission, control, watches
+from proxy.app import admission, control, history, watches
 from proxy.app.chain import chain
 from proxy.app.clocks import Clocks
 from proxy.app.parts import Parts
@@ -45,7 +45,11 @@ def build(
         clocks: What time it is.
         transport: The way to the upstream; None takes our own.
         monitor_transport: Likewise, of the monitor, which must not wait behind requests.
+
+    Raises:
+        ConfigError: The file of what keys have used cannot be used.
     """
+    kept = history.opened(settings, clocks)
     target = targets.parse(settings.upstream_url)
     transport = transport or transports.build(target)
     monitor_transport = monitor_transport or transports.build(target)
@@ -57,6 +61,7 @@ def build(
         now=clocks.now,
         on_lost=metrics.log_lines_lost,
     )
+    keeper = history.keeper(kept, clocks, log) if kept else None
     budget = admission.token_budget(settings)
     slots = admission.slots(settings, clocks, keys=keys.usable, budget=budget)
     listing_slots = admission.slots(settings, clocks, keys=keys.usable, budget=None)
@@ -80,7 +85,8 @@ def build(
         metrics=metrics,
         keys=keys,
         watch=watch,
-        rates=admission.rate_limits(settings, clocks, log, metrics),
+        rates=admission.rate_limits(settings, clocks, log, metrics, kept=kept, keeper=keeper),
+        history=keeper,
         budget=budget,
         slots=slots,
         listing_slots=listing_slots,
@@ -100,9 +106,13 @@ def build(
         cors=parts.cors,
         metrics=metrics,
         log=log,
-        attendants=[monitor.run, parts.rates.run, *([watch.run] if watch else [])],
+        attendants=[each.run for each in (monitor, parts.rates, watch, keeper) if each],
+        remarks=partial(history.remarks, settings, keys, kept, log),
         reload=watch.request if watch else lambda: log.server("nothing_to_reload"),
-        closing=[transport.aclose, monitor_transport.aclose, parts.rates.aclose],
+        # What was used first: nothing that fails at the end may lose it.
+        closing=[
+            each.aclose for each in (keeper, transport, monitor_transport, parts.rates) if each
+        ],
     )
 
 

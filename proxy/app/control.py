@@ -59,6 +59,8 @@ def details(parts: Parts) -> dict[str, object]:
     }
     if parts.settings.redis_url is not None:
         told["redis"] = "up" if parts.rates.redis_up else "away"
+    if parts.history is not None:
+        told["usage_db_problem"] = parts.history.problem
     return told
 
 
@@ -74,4 +76,5 @@ def gauges(parts: Parts) -> Gauges:
         keys=lambda: len(parts.keys),
         keys_file_bad=lambda: bool(watch and watch.problem),
         redis_away=lambda: not parts.rates.redis_up,
+        usage_db_bad=lambda: bool(parts.history and parts.history.problem),
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from proxy.admission.buffers import BufferBudget
+from proxy.admission.history import History
 from proxy.admission.kv import TokenBudget
 from proxy.admission.rates import RateLimits
 from proxy.admission.slots import Slots
@@ -23,6 +24,7 @@ class Parts:
 
     Attributes:
         watch: Of the key file; None where there is none.
+        history: What keeps in a file what keys use; None where there is none.
         budget: Of tokens at the upstream; None where they have no bound.
         slots: Of requests that the engine works for.
         listing_slots: Of those that ask for a list, and cost it nothing.
@@ -35,6 +37,7 @@ class Parts:
     keys: KeyStore
     watch: KeyFileWatch | None
     rates: RateLimits
+    history: History | None
     budget: TokenBudget | None
     slots: Slots
     listing_slots: Slots

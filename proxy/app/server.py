@@ -38,6 +38,7 @@ class Bulwark:
         lifelines: The requests that are being forwarded.
         cors: Which pages may read what the public listener answers.
         attendants: What runs beside the requests, each until it is cancelled.
+        remarks: Tells the operator what is of note about all this; called once it listens.
         reload: Looks at the key file now; called at SIGHUP.
         closing: What has connections, to be closed at the end.
     """
@@ -51,6 +52,7 @@ class Bulwark:
     metrics: Metrics
     log: Log
     attendants: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+    remarks: Callable[[], None]
     reload: Callable[[], None]
     closing: Sequence[Callable[[], Awaitable[None]]]
 
@@ -113,6 +115,7 @@ class Bulwark:
 
         def ready() -> None:
             self.log.server("listening", public=_name(public_socket), admin=_name(admin_socket))
+            self.remarks()
             beside.extend(asyncio.create_task(self._attend(each)) for each in self.attendants)
             on_ready()
 

@@ -171,6 +171,14 @@ class KeyStore:
         """How many of its keys may be used now; the environment's always may."""
         return len(self._environment) + self._lives.count(self._now())
 
+    @property
+    def limited_by_day(self) -> bool:
+        """Whether any of its keys may use only so many tokens a day."""
+        return any(
+            entry.principal.allowance.tokens_per_day is not None
+            for entry in (*self._environment, *self._file.values())
+        )
+
     def capped(self) -> Iterator[str]:
         """What keys of the file were given and do not get, a sentence each; no name, no value of text."""
         for entry in self._file.values():

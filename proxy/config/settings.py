@@ -289,6 +289,11 @@ class Settings(BaseSettings):
     redis_failure: Literal["local", "closed"] = _setting(
         "local", "Without Redis, `local` counts here and `closed` refuses who has limits."
     )
+    usage_db: FilePath | None = _setting(
+        None,
+        "File of what each key has used by day, so that a restart gives no key a new day; none remembers nothing.",
+        bound="path of an SQLite file, made if it is not there",
+    )
     kv_budget_tokens: KvBudget = _setting(
         "auto",
         "Tokens that the requests at the upstream may need together; `auto` is nine tenths of its KV cache.",

@@ -119,6 +119,15 @@ pytestmark = pytest.mark.e2e
             [row("bulwark_redis_away", "0x4 1x8")], 2, set(), id="it has been away for 45 s"
         ),
         pytest.param(
+            [row("bulwark_usage_db_bad", "0x4 1x30")],
+            7,
+            {"BulwarkUsageDbBad"},
+            id="what keys use cannot be written",
+        ),
+        pytest.param(
+            [row("bulwark_usage_db_bad", "0x4 1x30")], 6, set(), id="it could not for 4 minutes"
+        ),
+        pytest.param(
             [row("bulwark_keys_file_bad", "0x4 1x12")],
             4,
             {"BulwarkKeysFileBad"},

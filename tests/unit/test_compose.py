@@ -318,6 +318,22 @@ def test_the_line_that_closes_the_internet() -> None:
     assert f'"allow {given["EGRESS_ALLOW"]}/tcp"' in run.stdout
 
 
+def test_the_lines_for_the_usage_database() -> None:
+    """Uncommented they are a mount of the proxy's that holds the file; a typo makes no folder of root's."""
+    text = (compose.DOCKER / "compose.yaml").read_text("utf-8")
+    comment = re.search(r"(?m)^ +# For PROXY_USAGE_DB=(\S+),.*\n((?: +# .+\n)+)", text)
+    assert comment is not None
+    lines = re.sub(r"(?m)^( +)# ", r"\1", comment[2])
+    uncommented = compose.parse(text.replace(comment[0], lines))
+    keys, usage = uncommented["services"]["proxy"]["volumes"]
+    assert [keys] == PROXY["volumes"]
+    assert comment[1] == usage["target"] + "/usage.db"
+    assert usage["bind"] == {"create_host_path": False}
+    assert not usage.get("read_only", False)
+    ignored = (compose.DOCKER / ".gitignore").read_text("utf-8").splitlines()
+    assert usage["source"].removeprefix("./") + "/" in ignored
+
+
 def test_without_compose_it_is_the_same() -> None:
     """What the page has for ``docker run`` takes away as much as compose.yaml."""
     page = (compose.DOCKER / "README.md").read_text("utf-8")

@@ -115,7 +115,7 @@ def test_a_misspelt_name_is_an_error_that_knows_the_right_one() -> None:
             id="a name that a terminal would obey is not repeated",
         ),
         pytest.param(
-            "PROXY_USAGE_DB", "PROXY_USAGE_DB: is not a setting", id="what does nothing is no knob"
+            "PROXY_WORKERS", "PROXY_WORKERS: is not a setting", id="what does nothing is no knob"
         ),
     ],
 )

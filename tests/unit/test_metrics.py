@@ -134,6 +134,7 @@ def test_gauges_are_read_from_their_owners(metrics: Metrics) -> None:
             keys=lambda: 6.0,
             keys_file_bad=lambda: 1.0,
             redis_away=lambda: 0.0,
+            usage_db_bad=lambda: 1.0,
         )
     )
     held[0] = 7.0
@@ -145,6 +146,7 @@ def test_gauges_are_read_from_their_owners(metrics: Metrics) -> None:
     assert value(metrics, "bulwark_keys") == 6
     assert value(metrics, "bulwark_keys_file_bad") == 1
     assert value(metrics, "bulwark_redis_away") == 0
+    assert value(metrics, "bulwark_usage_db_bad") == 1
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ async def test_without_limits_there_is_nothing_to_tell(rates: RateLimits) -> Non
     rates = RateLimits(books)
     assert await rates.admit("k", Allowance()) == []
     grant = await rates.reserve("k", Allowance(), 10**12)
-    assert grant == Grant()
+    assert grant == Grant(_account="k")
     rates.settle(grant, 5)
     assert len(books) == 0
     assert (rates.redis_up, rates.failures) == (True, 0)

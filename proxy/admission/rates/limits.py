@@ -4,7 +4,7 @@ Each proxy keeps the books of what it has served itself. Where several share Red
 and ours go along, so that they can decide with the same figures while it is away.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -13,13 +13,16 @@ from proxy.admission.rates import wording
 from proxy.admission.rates.guarded import RETRY_SECONDS, GuardedBooks
 from proxy.admission.rates.ledger import Ask, Charge, Decision, charged
 from proxy.admission.rates.memory import MemoryBooks
-from proxy.admission.rates.window import DAILY_TOKENS, REQUESTS, TOKENS, Meter
+from proxy.admission.rates.window import DAILY_TOKENS, REQUESTS, TOKENS, Counter, Meter
 from proxy.admission.strangers import is_stranger
 from proxy.errors import LimitsUnavailable
 from proxy.principal import Allowance
 
 # More than any answer has; an upstream that says more is not believed.
 _MAX_TOKENS = 10**10
+
+Used = Callable[[str, Charge | None, int, int], None]
+"""Told what a request has used, once: its account, what was charged, all its tokens, its output."""
 
 # The name of a lease that nobody else hears of.
 _LOCAL = "local"
@@ -35,6 +38,7 @@ class Grant(msgspec.Struct):
     fields: list[tuple[bytes, bytes]] = []
     _local: Charge | None = None
     _shared: Charge | None = None
+    _account: str = ""
 
 
 class RateLimits:
@@ -45,19 +49,31 @@ class RateLimits:
         shared: Those of all of them; None where there is only one.
         closed: Whether a key with limits is refused while the shared books cannot be reached;
             otherwise this proxy counts alone.
+        on_used: Told what each request has used; None where nobody keeps it.
     """
 
     def __init__(
-        self, local: MemoryBooks, shared: GuardedBooks | None = None, *, closed: bool = False
+        self,
+        local: MemoryBooks,
+        shared: GuardedBooks | None = None,
+        *,
+        closed: bool = False,
+        on_used: Used | None = None,
     ) -> None:
         self._local = local
         self._shared = shared
         self._closed = closed
+        self._on_used = on_used
 
     @property
     def redis_up(self) -> bool:
         """Whether the shared books are in use, not before they were; true where there are none."""
         return self._shared is None or (self._shared.up and self._shared.has_answered)
+
+    @property
+    def are_told(self) -> bool:
+        """Whether somebody keeps what each request has used."""
+        return self._on_used is not None
 
     @property
     def failures(self) -> int:
@@ -95,7 +111,7 @@ class RateLimits:
         """
         meters, limits = _limited(allowance)
         if not meters and allowance.concurrency is None:
-            return Grant()
+            return Grant(_account=account)
         if limits and tokens > min(limits):
             at = next(at for at, limit in enumerate(limits) if tokens > limit)
             raise wording.too_large(meters[at], limits[at], tokens)
@@ -104,7 +120,8 @@ class RateLimits:
             decision = self._local.take(account, ask)
             if decision.refused_by is not None:
                 raise wording.exceeded(ask, decision)
-            return Grant(wording.fields(ask, decision), charged(account, ask, decision, _LOCAL))
+            charge = charged(account, ask, decision, _LOCAL)
+            return Grant(wording.fields(ask, decision), charge, None, account)
         books = self._books_of(account)
         lease = _lease(ask, books)
         decision, local, shared = (
@@ -118,9 +135,9 @@ class RateLimits:
             books.hold(account, lease)
             # Redis will hear of it also if it did not grant it, and must hear of its end.
             shared = shared or Charge(account, (), 0, [], lease)
-        return Grant(wording.fields(ask, decision), local, shared)
+        return Grant(wording.fields(ask, decision), local, shared, account)
 
-    def settle(self, grant: Grant, tokens: int) -> None:
+    def settle(self, grant: Grant, tokens: int, output_tokens: int = 0) -> None:
         """Corrects a reservation by what was really used; the request runs no longer.
 
         Waits for nobody, raises nothing, and does it once, however often it is called.
@@ -128,6 +145,11 @@ class RateLimits:
         local, shared = grant._local, grant._shared  # noqa: SLF001 - ours alone
         grant._local = grant._shared = None  # noqa: SLF001
         used = min(max(0, tokens), _MAX_TOKENS)
+        if self._on_used is not None and grant._account:  # noqa: SLF001
+            # Where Redis has charged it, by Redis's clock.
+            charge = shared if shared is not None and shared.meters else local
+            self._on_used(grant._account, charge, used, min(output_tokens, used))  # noqa: SLF001
+            grant._account = ""  # noqa: SLF001
         if local is not None:
             self._local.settle(local, used)
         if shared is not None and self._shared is not None:
@@ -212,25 +234,28 @@ def build(
     closed: bool = False,
     on_change: Callable[[bool, str], None] = lambda _up, _why: None,
     on_failure: Callable[[], None] = lambda: None,
+    seeds: Mapping[str, Counter] | None = None,
+    on_used: Used | None = None,
 ) -> RateLimits:
     """The limits as settings name them.
 
     Args:
-        clock: Monotonic seconds.
+        clock: Seconds, by which windows are counted.
         redis_url: Where the shared books are; None keeps them here.
         closed: As in ``RateLimits``.
         on_change: As in ``GuardedBooks``.
         on_failure: As in ``GuardedBooks``.
+        seeds: As in ``MemoryBooks``; of no use where the books are Redis's.
+        on_used: As in ``RateLimits``.
 
     Raises:
         ValueError: The URL is none.
     """
-    local = MemoryBooks(clock)
     if redis_url is None:
-        return RateLimits(local)
+        return RateLimits(MemoryBooks(clock, seeds=seeds), on_used=on_used)
     # Here, because Redis's client is 6 MB, which most do not need.
     from proxy.admission.rates import shared  # noqa: PLC0415
 
     books = shared.connect(redis_url)
     guarded = GuardedBooks(books, on_change=on_change, on_failure=on_failure)
-    return RateLimits(local, guarded, closed=closed)
+    return RateLimits(MemoryBooks(clock), guarded, closed=closed, on_used=on_used)

@@ -1,10 +1,10 @@
 """The books of rates in this process. Nothing here waits, so that nothing can come in between."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 from proxy.admission.rates.ledger import CONCURRENCY_WAIT, Ask, Charge, Decision
-from proxy.admission.rates.window import TICKS_PER_SECOND, Counter, Meter, Reading
+from proxy.admission.rates.window import DAILY_TOKENS, TICKS_PER_SECOND, Counter, Meter, Reading
 from proxy.principal import ANONYMOUS
 
 MAX_STRANGERS = 10_000
@@ -46,12 +46,20 @@ class MemoryBooks:
     addresses, are as many as the internet has: of those the last `max_strangers` are remembered.
 
     Args:
-        clock: Monotonic seconds.
+        clock: Seconds, by which windows are counted.
         max_strangers: How many; those whose requests run are remembered beyond it.
+        seeds: What keys have used of their tokens a day before, by the windows of this clock. Each
+            is looked for when its key first comes, which may be in a key file of later.
     """
 
-    def __init__(self, clock: Callable[[], float], max_strangers: int = MAX_STRANGERS) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        max_strangers: int = MAX_STRANGERS,
+        seeds: Mapping[str, Counter] | None = None,
+    ) -> None:
         self._clock = clock
+        self._seeds = dict(seeds or {})
         self._max_strangers = max_strangers
         self._keys: dict[str, _Account] = {}
         # In the order of last use.
@@ -137,6 +145,8 @@ class MemoryBooks:
         books = table.get(account)
         if books is None:
             books = _Account()
+            if self._seeds and (seed := self._seeds.pop(account, None)) is not None:
+                books.counters[DAILY_TOKENS] = seed
             self._make_room(table, tick)
             table[account] = books
         elif table is self._strangers:

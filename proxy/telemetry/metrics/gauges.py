@@ -18,6 +18,7 @@ class Gauges:
     keys: Callable[[], float]
     keys_file_bad: Callable[[], float]
     redis_away: Callable[[], float]
+    usage_db_bad: Callable[[], float]
 
 
 def watch(gauges: Gauges, registry: CollectorRegistry) -> None:
@@ -46,6 +47,11 @@ def watch(gauges: Gauges, registry: CollectorRegistry) -> None:
             "bulwark_redis_away",
             "1 while limits are not counted in Redis although they should.",
             gauges.redis_away,
+        ),
+        (
+            "bulwark_usage_db_bad",
+            "1 while what keys use cannot be written to the usage database; it is kept until it can.",
+            gauges.usage_db_bad,
         ),
     ):
         Gauge(name, description, registry=registry).set_function(read)

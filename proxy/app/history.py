@@ -1,0 +1,82 @@
+"""What keeps in a file what keys use, put together; first of all, for it may be a reason not to start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from proxy.admission.history import History, HistoryError, HistoryFile, Kept, seeds
+from proxy.admission.rates.window import Counter
+from proxy.app.clocks import Clocks
+from proxy.auth.keys import KeyStore
+from proxy.config import ConfigError, Settings
+from proxy.telemetry.log import Log
+
+FORGETFUL = (
+    "some keys have tokens_per_day, and a restart gives each a new day: PROXY_USAGE_DB names a file "
+    "that remembers, PROXY_REDIS_URL a server that does"
+)
+"""What is said where nothing outlives a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file that may be used.
+
+    Attributes:
+        kept: What it has of the days that still count.
+        seeds: What the books begin with; nothing where Redis has them.
+    """
+
+    file: HistoryFile
+    kept: Kept
+    seeds: dict[str, Counter]
+
+
+def opened(settings: Settings, clocks: Clocks) -> Opened | None:
+    """The file of ``PROXY_USAGE_DB``; None where there is none.
+
+    Raises:
+        ConfigError: It cannot be used.
+    """
+    if (path := settings.usage_db) is None:
+        return None
+    file = HistoryFile(path)
+    today = History(file, wall(clocks)).today()
+    try:
+        kept = file.begin(today)
+    except HistoryError as exc:
+        raise ConfigError([f"PROXY_USAGE_DB: {path} {exc}"]) from exc
+    return Opened(file, kept, {} if settings.redis_url else seeds(kept.charged, today))
+
+
+def wall(clocks: Clocks) -> Callable[[], float]:
+    """Seconds since 1970: what the days of a file are counted by, for they outlive this machine's run."""
+    return lambda: clocks.now().timestamp()
+
+
+def keeper(opened: Opened, clocks: Clocks, log: Log) -> History:
+    """What adds to the file, and tells when it cannot."""
+
+    def changed(why: str | None) -> None:
+        if why is None:
+            log.server("usage_db_back")
+        else:
+            log.server("usage_db_bad", level="warning", problem=why)
+
+    def lost(rows: int) -> None:
+        log.server("usage_lost", level="error", rows=rows)
+
+    return History(opened.file, wall(clocks), on_change=changed, on_lost=lost)
+
+
+def is_forgetful(settings: Settings, keys: KeyStore) -> bool:
+    """Whether a restart gives somebody a new day."""
+    return keys.limited_by_day and not (settings.usage_db or settings.redis_url)
+
+
+def remarks(settings: Settings, keys: KeyStore, opened: Opened | None, log: Log) -> None:
+    """Tells, once the server listens, what its operator may want to know of all this."""
+    if is_forgetful(settings, keys):
+        log.server("usage_not_kept", level="warning", problem=FORGETFUL)
+    if opened is not None and opened.kept.days_ahead:
+        # Somebody has put the clock back, or it was wrong before.
+        log.server("usage_db_ahead", level="warning", days=opened.kept.days_ahead)
