@@ -70,6 +70,7 @@ def test_a_model_must_be_named(members: dict[str, object]) -> None:
         pytest.param(None, True, id="null"),
         pytest.param(False, True, id="false"),
         pytest.param([], True, id="an empty list"),
+        pytest.param("", False, id="an empty name, for which an engine may have its own"),
         pytest.param("sql", False, id="a name"),
         pytest.param([{"id": 0, "scale": 1.0}], False, id="llama.cpp's form"),
         pytest.param(["sql"], False, id="a name for each of several prompts"),

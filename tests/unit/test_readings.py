@@ -349,6 +349,7 @@ def test_pools_that_do_not_add_up(ranks: list[str]) -> None:
     [
         pytest.param({"started_at": 5.0}, {"started_at": 5.0}, False, id="the same process"),
         pytest.param({"started_at": 5.0}, {"started_at": 6.0}, True, id="another process"),
+        pytest.param({"started_at": 5.0}, {"started_at": 4.0}, True, id="its clock was put back"),
         pytest.param(
             {"generation_tokens_total": 5.0}, {"generation_tokens_total": 5.0}, False, id="idle"
         ),
