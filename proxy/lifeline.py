@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from starlette.types import Receive
 
+from proxy.alarm import Alarm
 from proxy.errors import ClientDisconnected, ProxyError, Refusal
 from proxy.pipe import Client
-
-_LEAST_SECONDS = 0.01
+from proxy.scopes import Scope, TaskScope
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,115 +28,12 @@ class Deadline:
     error: Callable[[], ProxyError]
 
 
-class Scope(Protocol):
-    """Ends a block of a task from outside: ``TaskScope`` here, or ``anyio.CancelScope``."""
-
-    def cancel(self) -> None:
-        """Ends it, now or as soon as it waits for something."""
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """True where what ended the block was ``cancel``."""
-
-
-class TaskScope:
-    """Ends a block by cancelling its task, once.
-
-    A sixth of what anyio's takes. But whatever cleans up under anyio's shields, as httpx's own
-    transport does, needs that one: a bare cancellation goes through them. Measured with 600 requests
-    cancelled at random: 13 upstream sockets left open for ever with a bare one, none with anyio's.
-    """
-
-    __slots__ = ("_delivered", "_is_cancelled", "_task")
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[object] | None = None
-        self._is_cancelled = False
-        self._delivered = False
-
-    def cancel(self) -> None:
-        """Ends the block."""
-        task = self._task
-        if self._is_cancelled or task is None:
-            return
-        self._is_cancelled = True
-        if asyncio.current_task() is task:
-            # Cancelled while it runs, it would only notice when it waits next, perhaps behind the
-            # block.
-            asyncio.get_running_loop().call_soon(self._deliver)
-        else:
-            self._deliver()
-
-    def _deliver(self) -> None:
-        if self._task is not None:
-            self._delivered = True
-            self._task.cancel()
-
-    def __enter__(self) -> Self:
-        self._task = asyncio.current_task()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        task, self._task = self._task, None
-        if task is None or not self._delivered:
-            return False
-        # Somebody else may have cancelled it too: the end of the process.
-        others = task.uncancel()
-        return not others and exc_type is asyncio.CancelledError
-
-
-class _Alarm:
-    """Looks at every request as soon as the earliest of their deadlines is over.
-
-    One timer for all of them: hardly any deadline is ever reached, and each request would set two
-    timers of its own and cancel them again.
-    """
-
-    __slots__ = ("_due", "_live", "_loop", "_timer")
-
-    def __init__(self, live: set["Lifeline"]) -> None:
-        self._live = live
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = inf
-
-    def set(self, due: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Has it look at `due`, if it does not look earlier anyway."""
-        if due >= self._due and loop is self._loop:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._loop, self._due = loop, due
-        self._timer = loop.call_at(due, self._look)
-
-    def _look(self) -> None:
-        loop, self._timer, self._due = self._loop, None, inf
-        if loop is None:
-            return
-        now = loop.time()
-        due = min((lifeline.look(now) for lifeline in tuple(self._live)), default=inf)
-        if due < inf:
-            # However many deadlines lie close together, not all requests are looked at for each.
-            self.set(max(due, now + _LEAST_SECONDS), loop)
-
-
 class Lifelines:
     """Every request that is being served."""
 
     def __init__(self) -> None:
         self._live: set[Lifeline] = set()
-        self._alarm = _Alarm(self._live)
+        self._alarm = Alarm(self._live)
 
     @property
     def in_flight(self) -> int:
@@ -170,7 +67,7 @@ class Lifeline:
         "_watcher",
     )  # fmt: skip
 
-    def __init__(self, live: set["Lifeline"], alarm: _Alarm, total: Deadline, scope: Scope) -> None:
+    def __init__(self, live: set["Lifeline"], alarm: Alarm, total: Deadline, scope: Scope) -> None:
         self._live = live
         self._alarm = alarm
         self._loop = asyncio.get_running_loop()

@@ -17,7 +17,8 @@ from proxy.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from proxy.lifeline import Deadline, Lifeline, Lifelines, TaskScope
+from proxy.lifeline import Deadline, Lifeline, Lifelines
+from proxy.scopes import TaskScope
 
 LONG = Deadline(3600.0, lambda: UpstreamTimeout("total"))
 SHORT = Deadline(0.02, lambda: UpstreamTimeout("phase"))
@@ -198,7 +199,7 @@ async def test_an_end_and_somebody_elses_cancellation(*, ours_first: bool) -> No
     if not ours_first:
         begun[0].end(ClientDisconnected())
     # anyio's takes the first for its own, whosever it was.
-    ours = lifelines_.TaskScope is TaskScope
+    ours = vars(lifelines_)["TaskScope"] is TaskScope
     with pytest.raises(asyncio.CancelledError if ours else BaseException) as ended:
         await task
     assert isinstance(ended.value, (asyncio.CancelledError, ClientDisconnected))
