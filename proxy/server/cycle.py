@@ -174,13 +174,12 @@ class Cycle:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        # By position: five names would cost as much as ten calls.
         head, length, chunked, self.keep_alive = head_of(
             status,
             [*self._defaults, *headers],
-            self.keep_alive,
-            self._http_1_0,
-            self._head_only,
+            keep_alive=self.keep_alive,
+            http_1_0=self._http_1_0,
+            head_only=self._head_only,
         )
         self.close_delimited = self._http_1_0 and length is None
         self._chunked = chunked

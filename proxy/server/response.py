@@ -30,6 +30,7 @@ _CLOSE = b"connection: close\r\n"
 def head_of(
     status: int,
     fields: list[tuple[bytes, bytes]],
+    *,
     keep_alive: bool,
     http_1_0: bool,
     head_only: bool,

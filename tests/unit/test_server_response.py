@@ -21,7 +21,7 @@ def head(
     head_only: bool = False,
 ) -> tuple[bytes, int | None, bool, bool]:
     """Of an answer with these fields to a GET by HTTP/1.1, unless told otherwise."""
-    return head_of(status, [*fields], keep_alive, http_1_0, head_only)
+    return head_of(status, [*fields], keep_alive=keep_alive, http_1_0=http_1_0, head_only=head_only)
 
 
 @pytest.mark.parametrize(
