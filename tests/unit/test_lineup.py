@@ -94,3 +94,14 @@ def test_places_are_used_again() -> None:
         lineup.append(items[-1], number)
     assert len(lineup._least) <= 4 * (2 * 8)
     assert lineup.front() is items[0]
+
+
+def test_who_comes_where_somebody_left_is_named_all_the_same() -> None:
+    """His place was named before, but he was not: nobody would look whether he fits."""
+    lineup, (first, second) = line(5, 5)
+    assert list(lineup.newly_before(None)) == [first, second]
+    lineup.remove(second)
+    assert lineup.last() is first
+    lineup.append(third := Item(2), 5)
+    assert third.place == second.place
+    assert list(lineup.newly_before(None)) == [third]
