@@ -4,28 +4,24 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import FastAPI
 
 from proxy.admin import Readiness
+from proxy.app import places
+from proxy.app.attending import Attendant, Attending
 from proxy.config import Settings
 from proxy.cors import Cors
 from proxy.errors import Refusal, ShuttingDown
 from proxy.lifeline import Lifelines
-from proxy.middleware.clients import ClientAddress
-from proxy.server import descriptors, listeners
-from proxy.server.connections import ConnectionLimits, Connections
+from proxy.server import listeners
 from proxy.server.protocol import ProtocolLimits, protocol
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics
 
 _RETRY_AFTER_SECONDS = 5
-
-# The admin listener's own: whoever fills the public one must not lock its operator out.
-_ADMIN = ConnectionLimits(open=64, idle=32, told=8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +47,7 @@ class Bulwark:
     cors: Cors
     metrics: Metrics
     log: Log
-    attendants: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+    attendants: Sequence[Attendant]
     remarks: Callable[[], None]
     reload: Callable[[], None]
     closing: Sequence[Callable[[], Awaitable[None]]]
@@ -60,38 +56,6 @@ class Bulwark:
         """The server refused below ASGI: recorded like every other refusal."""
         self.metrics.requests.refused_early(refusal)
         self.log.refused_early(refusal, client, request_id)
-
-    def _places(self) -> ConnectionLimits:
-        """How many connections the public listener has, if the system has as many."""
-        settings = self.settings
-        limits = ConnectionLimits(
-            open=settings.max_connections,
-            idle=settings.max_idle_connections,
-            per_address=settings.max_connections_per_address,
-        )
-        # Requests without a body, which ask for a list, have as many places again.
-        upstream = 2 * settings.max_inflight
-        clients = limits.open + limits.told + _ADMIN.open + _ADMIN.told
-        allowed = descriptors.allow(descriptors.needed(clients, upstream))
-        if not allowed.suffice:
-            most = allowed.connections(upstream)
-            limits = limits.within(most - _ADMIN.open - _ADMIN.told)
-            self.log.server(
-                "few_descriptors",
-                level="warning",
-                needed=allowed.needed,
-                limit=allowed.limit,
-                connections=limits.open,
-            )
-        return limits
-
-    async def _attend(self, attendant: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs what is beside the requests; a bug there is told, and ends no request."""
-        try:
-            await attendant()
-        except Exception as exc:  # noqa: BLE001 - requests are served without it, if less well
-            name = getattr(attendant, "__qualname__", type(attendant).__name__)
-            self.log.server("failed", level="error", part=name, fault=type(exc).__qualname__)
 
     async def serve(
         self,
@@ -111,12 +75,12 @@ class Bulwark:
             stop: In place of SIGTERM and SIGINT.
             hurry: In place of a second one.
         """
-        beside: list[asyncio.Task[None]] = []
+        beside = Attending(self.attendants, self.log)
 
         def ready() -> None:
             self.log.server("listening", public=_name(public_socket), admin=_name(admin_socket))
             self.remarks()
-            beside.extend(asyncio.create_task(self._attend(each)) for each in self.attendants)
+            beside.begin()
             on_ready()
 
         def drain() -> None:
@@ -126,25 +90,16 @@ class Bulwark:
         # In place of the default, which would end the process.
         hangup = contextlib.nullcontext() if stop is not None else _at_hangup(self.reload)
         limits = ProtocolLimits(write_timeout_seconds=self.settings.write_timeout_seconds)
-        places = Connections(
-            self._places(),
-            address_of=ClientAddress(
-                self.settings.trusted_proxies, self.settings.client_ip_header
-            ).counted,
-            on_event=self.metrics.connections.refused,
-        )
-        self.metrics.connections.watch(
-            {"busy": lambda: places.open - places.idle, "idle": lambda: places.idle}
-        )
+        public_places = places.of_clients(self.settings, self.log, self.metrics.connections)
         try:
             with hangup:
                 return await listeners.serve(
                     self.public,
                     self.admin,
                     http_protocol=protocol(
-                        limits, self.refused_early, places, refusal_fields=self.cors.fields
+                        limits, self.refused_early, public_places, refusal_fields=self.cors.fields
                     ),
-                    admin_protocol=protocol(limits, self.refused_early, Connections(_ADMIN)),
+                    admin_protocol=protocol(limits, self.refused_early, places.of_operators()),
                     public_socket=public_socket,
                     admin_socket=admin_socket,
                     drain_seconds=self.settings.drain_seconds,
@@ -155,9 +110,7 @@ class Bulwark:
                     hurry=hurry,
                 )
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await beside.end()
             for close in self.closing:
                 await close()
             self.log.server("stopped")
