@@ -137,3 +137,13 @@ def test_a_body_that_does_not_come_counts_no_longer() -> None:
             lease.begin()
             assert budget.accounts == 1
     assert budget.accounts == 0
+
+
+def test_a_body_that_broke_off_is_on_its_way_no_more() -> None:
+    """Beside another request of the same account, for which the account goes on."""
+    budget = BufferBudget(100)
+    with budget.lease("a"):
+        with budget.lease("a", 1) as broken:
+            broken.begin()
+        with budget.lease("a", 1) as next_one:
+            next_one.begin()

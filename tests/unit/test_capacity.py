@@ -97,6 +97,8 @@ async def test_a_llamacpp() -> None:
             id="as each of its ranks has it",
         ),
         pytest.param(b'{"max_running_requests":true}', None, id="no number"),
+        pytest.param(b'{"max_running_requests":0}', None, id="none at all"),
+        pytest.param(b'{"max_running_requests":-1}', None, id="less than none"),
         pytest.param(b'{"internal_states":7}', None, id="no list"),
         pytest.param(b'{"internal_states":[7]}', None, id="a list of something else"),
         pytest.param(b"[]", None, id="no object"),
@@ -108,6 +110,16 @@ async def test_an_sglang(info: bytes | int, seats: int | None) -> None:
     """It tells all of it."""
     facts, _ = await ask({"/metrics": SGLANG, "/v1/models": MODELS, "/server_info": info})
     assert (facts.pool_tokens, facts.context_tokens, facts.seats) == (186_624, 131_072, seats)
+
+
+async def test_the_context_is_that_of_the_longest() -> None:
+    """Whatever else the list holds."""
+    models = (
+        b'{"data":[{"max_model_len":4096},{"max_model_len":131072},{"max_model_len":8192},'
+        b'{"max_model_len":-1},{"max_model_len":true},{"max_model_len":1e308},null,7]}'
+    )
+    facts, _ = await ask({"/metrics": SGLANG, "/v1/models": models})
+    assert facts.context_tokens == 131_072
 
 
 @pytest.mark.parametrize(
