@@ -110,6 +110,9 @@ def test_the_ceiling(readings: list[Reading], ceiling: int | None) -> None:
         pytest.param([(3, 9, 6)] * 2 + [(3, 7, 4)], 7, id="there, once: may be of a moment"),
         pytest.param([(3, 9, 6)] * 2 + [(3, 7, 4)] * 2, None, id="there: the queue was never ours"),
         pytest.param(
+            [(4, 9, 6)] * 2 + [(4, 7, 3), (2, 7, 5)], 7, id="there, once, and then gone: it is ours"
+        ),
+        pytest.param(
             [(3, 9, 6)] * 2 + [(3, 7, 4)] * 2 + [(3, 9, 6)] * 9, None, id="and is not taken for it"
         ),
         pytest.param(
