@@ -43,6 +43,12 @@ class Process:
         for client in self._clients:
             client.close()
 
+    async def kill(self) -> None:
+        """Ends it by SIGKILL."""
+        self.close_clients()
+        self.process.kill()
+        await self._output
+
     async def stop(self) -> str:
         """Ends it by SIGTERM; gives all that it wrote after it listened, of both kinds."""
         self.close_clients()
