@@ -62,6 +62,29 @@ def test_what_has_passed_a_claim_and_gone_leaves_its_room_to_the_next() -> None:
     desk.end()
 
 
+def test_what_passes_is_counted_for_each_claim_anew() -> None:
+    """What has passed the one before is among those who were there before this one."""
+    desk = Desk(tokens=100)
+    desk.hold("z1", tokens=50)
+    desk.join("a1", tokens=70)
+    desk.serve()
+    desk.now += 5
+    desk.join("b1", tokens=20)
+    assert desk.serve() == "b1"
+    desk.join("c1", tokens=70)
+    desk.leave("a1")
+    desk.serve()
+    # What was spent of being closed has come back, and c's claim is the one.
+    desk.now += 5
+    desk.join("d1", tokens=20)
+    assert desk.serve() == "d1"
+    # Nor does it leave its room to others when it goes: that is for the claim.
+    desk.done("b1")
+    desk.join("e1", tokens=20)
+    assert desk.serve() == ""
+    desk.end()
+
+
 @pytest.mark.parametrize(
     ("seconds", "order"),
     [

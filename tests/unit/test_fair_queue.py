@@ -193,6 +193,16 @@ def test_who_has_given_up_keeps_its_place(seconds: float, order: str) -> None:
     desk.end()
 
 
+def test_a_stranger_that_gives_up_keeps_no_place() -> None:
+    """One has any number of addresses, and would have as many places."""
+    desk = Desk()
+    desk.join("A1", "B1")
+    desk.leave("A1")
+    desk.join("A2")
+    assert desk.serve() == "B1 A2"
+    desk.end()
+
+
 def test_who_gives_up_where_nobody_else_waits_keeps_nothing() -> None:
     """A place before nobody is none."""
     desk = Desk()
