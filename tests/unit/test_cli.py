@@ -269,6 +269,24 @@ def test_a_signal_while_it_still_imports_ends_it() -> None:
     assert (process.returncode, out) == (128 + signal.SIGTERM, "")
 
 
+def test_a_hangup_signal_while_it_still_imports_is_none() -> None:
+    """It listens all the same: whoever changes keys need not know how far the server is."""
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "proxy", "serve"],
+        env=environment(api_keys=KEY, port="0", admin_port="0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert any("starlette" in line for line in process.stdout), "it has not begun to import"
+        process.send_signal(signal.SIGHUP)
+        assert any('"listening"' in line for line in process.stdout), "it has ended"
+        process.terminate()
+        process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 0
+
+
 FROZEN = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count(), file=sys.stderr))
