@@ -23,7 +23,7 @@ class Opened:
 
     Attributes:
         kept: What it has of the days that still count.
-        seeds: What the books begin with; nothing where Redis has them.
+        seeds: What the books of this process begin with.
     """
 
     file: HistoryFile
@@ -45,7 +45,7 @@ def opened(settings: Settings, clocks: Clocks) -> Opened | None:
         kept = file.begin(today)
     except HistoryError as exc:
         raise ConfigError([f"PROXY_USAGE_DB: {path} {exc}"]) from exc
-    return Opened(file, kept, {} if settings.redis_url else seeds(kept.charged, today))
+    return Opened(file, kept, seeds(kept.charged, today))
 
 
 def wall(clocks: Clocks) -> Callable[[], float]:

@@ -156,6 +156,13 @@ def of_another_program(path: Path) -> None:
     path.chmod(0o600)
 
 
+def without_a_version(path: Path) -> None:
+    """Of a program that has none."""
+    with altered(path) as connection:
+        connection.execute("CREATE TABLE visits (url TEXT)")
+    path.chmod(0o600)
+
+
 def newer(path: Path) -> None:
     """Of the version after this one."""
     HistoryFile(path).begin(TODAY)
@@ -171,10 +178,10 @@ def without_its_table(path: Path) -> None:
 
 
 def with_a_bad_page(path: Path) -> None:
-    """In the middle of its rows, which only a look at all of it finds."""
+    """In the middle of rows of long ago, which only a look at all of it finds."""
     file = HistoryFile(path)
     file.begin(TODAY)
-    file.add({(TODAY, f"key-{number}"): (1, 1, 1, 1) for number in range(2_000)})
+    file.add({(TODAY - 9, f"key-{number}"): (1, 1, 1, 1) for number in range(2_000)})
     with path.open("r+b") as bytes_of_it:
         bytes_of_it.seek(5 * 4096)
         bytes_of_it.write(b"\xff" * 4096)
@@ -194,6 +201,7 @@ def cut_short(path: Path) -> None:
         pytest.param(everybodys, "chmod go-w", id="others may write it"),
         pytest.param(a_text, "is not a database of SQLite", id="a text"),
         pytest.param(of_another_program, "of another program", id="another program's"),
+        pytest.param(without_a_version, "of another program", id="one without a version"),
         pytest.param(newer, "has version 2", id="a newer version"),
         pytest.param(without_its_table, "not as this program makes it", id="no table"),
         pytest.param(with_a_bad_page, "is damaged", id="a bad page"),
@@ -303,7 +311,7 @@ def test_a_disk_that_is_full_or_cannot_be_written(tmp_path: Path) -> None:
 NOBODY = """
 import pathlib, sys
 from proxy.admission.history import HistoryError, HistoryFile
-for name in ("usage.db", "new.db"):
+for name in ("usage.db", "new.db", "own.db"):
     try:
         HistoryFile(pathlib.Path(sys.argv[1], name)).begin(1)
     except HistoryError as exc:
@@ -317,7 +325,10 @@ def test_a_user_without_the_right() -> None:
     # Not in pytest's folder, which nobody else may enter.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        HistoryFile(Path(folder, "usage.db")).begin(TODAY)
+        for name in ("usage.db", "own.db"):
+            HistoryFile(Path(folder, name)).begin(TODAY)
+        # There is no room for its journal in a folder of somebody else.
+        os.chown(Path(folder, "own.db"), 65534, -1)
         run = subprocess.run(  # noqa: S603 - our own program
             [
                 *("setpriv", "--reuid=65534", "--clear-groups"),
@@ -330,5 +341,5 @@ def test_a_user_without_the_right() -> None:
     if not run.stdout:
         pytest.skip(f"{PREFIX}a file that is not ours: nobody else can run this Python")
     said = run.stdout.splitlines()
-    assert len(said) == 2
+    assert len(said) == 3
     assert all("user 65534 must be able to write it and its folder" in line for line in said)

@@ -311,6 +311,9 @@ async def test_each_request_is_told_once() -> None:
         rates.settle(grant, 30, 10)
     with pytest.raises(RateLimitExceeded):
         await rates.reserve("a", Allowance(tokens_per_day=60), 50)
+    # More than any engine can have done is not believed.
+    rates.settle(await rates.reserve("b", Allowance(), 50), 10**12, 10**12)
+    assert told.pop()[2:] == (10**10, 10**10)
     (_, nothing, *used), (name, charge, *_) = told
     assert (nothing, used) == (None, [30, 10])
     assert name == "a"

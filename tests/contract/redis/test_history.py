@@ -2,9 +2,11 @@
 
 import contextlib
 import sqlite3
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from proxy.app import Clocks
 from tests.harness.redis import Server
 from tests.harness.running import Launch, Running
 from tests.harness.upstream import COMPLETION, response
@@ -55,8 +57,21 @@ async def test_the_books_are_those_of_redis(
 async def test_what_was_counted_here_meanwhile_is_recorded(
     own_server: Server, proxy: Launch, tmp_path: Path
 ) -> None:
-    """While Redis is away, and each request once."""
+    """While Redis is away, and each request once; also if Redis has still to hear of its end."""
     path = tmp_path / "usage.db"
     await own_server.kill()
-    await one_chat(proxy, usage_db=path, redis_url=own_server.tcp_url)
+    await one_chat(proxy, usage_db=path, redis_url=own_server.tcp_url, key_concurrency=9)
     assert rows(path) == [("env-1", 5, 1, 5)]
+
+
+async def test_a_day_is_one_of_whoever_keeps_the_books(
+    own_server: Server, proxy: Launch, tmp_path: Path
+) -> None:
+    """Where this machine's clock is wrong, what Redis has charged is still in Redis's day."""
+    path = tmp_path / "usage.db"
+    clocks = Clocks(now=lambda: datetime.now(UTC) - timedelta(days=9))
+    await one_chat(proxy, usage_db=path, redis_url=own_server.tcp_url, clocks=clocks)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        days = connection.execute("SELECT day, charged_tokens FROM usage ORDER BY day").fetchall()
+    (ours, nothing), (theirs, charged) = days
+    assert (theirs - ours, nothing, charged) == (9, 0, 5)
