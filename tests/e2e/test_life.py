@@ -1,6 +1,7 @@
 """Stops, restarts and lost rules: what the deployment does without anybody watching."""
 
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,12 +10,15 @@ from tests.e2e.harness.chat import Chat
 from tests.e2e.harness.engine import Engine
 from tests.e2e.harness.image import IMAGE
 from tests.e2e.harness.probes import OPEN, REJECTED, Report, Row, from_container
-from tests.e2e.harness.stack import Stack, until
+from tests.e2e.harness.stack import Stack, proxy_with, until
+from tests.harness import compose
 from tests.harness.networks import Networks
 
 EGRESS = "/opt/bulwark/firewall/egress.sh"
 WORDS = 150
 GRACE_SECONDS = 30.0
+SERVER = 10001
+"""The server's user and group."""
 
 
 @pytest.fixture
@@ -56,6 +60,33 @@ def test_a_stop_lets_a_stream_end(running: Stack, networks: Networks, report: Re
         f"whole, status {state['ExitCode']}",
         holds=True,
     )
+
+
+def test_a_day_outlives_its_container(engine: Engine, networks: Networks, report: Report) -> None:
+    """With what compose.yaml offers for it: the next container knows what the last one's key has used."""
+    with Stack(engine) as stack:
+        text = (stack.folder / "compose.yaml").read_text("utf-8")
+        text, path = compose.with_usage_database(text)
+        stack.file("compose.yaml", text)
+        usage = stack.folder / "usage"
+        usage.mkdir(mode=0o700)
+        os.chown(usage, SERVER, SERVER)
+        stack.overlay(proxy_with(PROXY_USAGE_DB=path, PROXY_KEY_TOKENS_PER_DAY="100"))
+        stack.up()
+        counted = [Chat(networks.router, stack.port, "count to 30").end() for _ in range(3)]
+        first = stack.inspect("proxy")["Id"]
+        stack.compose("rm", "--stop", "--force", "proxy")
+        stack.up()
+        assert stack.inspect("proxy")["Id"] != first
+        counted.append(Chat(networks.router, stack.port, "count to 30").end())
+        assert [said.status for said in counted] == [200, 200, 429, 429], stack.logs("proxy")
+        assert (usage / "usage.db").stat().st_mode & 0o777 == 0o600
+        report.add(
+            "PROXY_USAGE_DB, another container",
+            Row("a key that has used its tokens of the day", "", "429"),
+            str(counted[-1].status),
+            holds=True,
+        )
 
 
 @pytest.mark.case("FW-04")

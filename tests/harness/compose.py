@@ -35,6 +35,14 @@ def files() -> dict[str, Any]:
     }
 
 
+def with_usage_database(text: str) -> tuple[str, str]:
+    """compose.yaml with the lines that it offers for ``PROXY_USAGE_DB``, and the value for that."""
+    comment = re.search(r"(?m)^ +# For PROXY_USAGE_DB=(\S+),.*\n((?: +# .+\n)+)", text)
+    assert comment is not None
+    lines = re.sub(r"(?m)^( +)# ", r"\1", comment[2])
+    return text.replace(comment[0], lines), comment[1]
+
+
 def merged(under: Any, over: Any, key: str = "") -> Any:
     """One document laid over another, as compose does it for what the files have."""
     match over:

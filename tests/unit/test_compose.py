@@ -321,13 +321,10 @@ def test_the_line_that_closes_the_internet() -> None:
 def test_the_lines_for_the_usage_database() -> None:
     """Uncommented they are a mount of the proxy's that holds the file; a typo makes no folder of root's."""
     text = (compose.DOCKER / "compose.yaml").read_text("utf-8")
-    comment = re.search(r"(?m)^ +# For PROXY_USAGE_DB=(\S+),.*\n((?: +# .+\n)+)", text)
-    assert comment is not None
-    lines = re.sub(r"(?m)^( +)# ", r"\1", comment[2])
-    uncommented = compose.parse(text.replace(comment[0], lines))
-    keys, usage = uncommented["services"]["proxy"]["volumes"]
+    uncommented, path = compose.with_usage_database(text)
+    keys, usage = compose.parse(uncommented)["services"]["proxy"]["volumes"]
     assert [keys] == PROXY["volumes"]
-    assert comment[1] == usage["target"] + "/usage.db"
+    assert path == usage["target"] + "/usage.db"
     assert usage["bind"] == {"create_host_path": False}
     assert not usage.get("read_only", False)
     ignored = (compose.DOCKER / ".gitignore").read_text("utf-8").splitlines()
