@@ -13,6 +13,7 @@ import pytest
 
 from proxy.admission.history import History
 from proxy.app import Clocks
+from proxy.config import ConfigError
 from tests.harness.client import RawResponse, request_bytes
 from tests.harness.keys import bearer, key_file
 from tests.harness.running import BEARER, CHAT, JSON, Launch, Running
@@ -247,6 +248,14 @@ async def test_days_to_come_are_told(proxy: Launch, path: Path) -> None:
     after = await proxy(clocks=wall.clocks, **settings)
     (line,) = lines(after)
     assert (line["event"], line["level"], line["days"]) == ("usage_db_ahead", "warning", 9)
+
+
+async def test_a_file_that_is_none(proxy: Launch, path: Path) -> None:
+    """Nothing is put together; what is said names the setting, the file, and what is wrong."""
+    path.mkdir()  # noqa: ASYNC240 - before all else
+    with pytest.raises(ConfigError) as caught:
+        await proxy(usage_db=path)
+    assert caught.value.problems == [f"PROXY_USAGE_DB: {path} is a folder"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.admission.history import HistoryError, HistoryFile, Kept
+from proxy.admission.history import HistoryError, HistoryFile, Kept, causes
 from proxy.admission.history.file import KEPT_DAYS, VERSION
 from tests.harness.leftout import PREFIX
 
@@ -126,6 +126,17 @@ def test_what_is_too_old_is_forgotten(file: HistoryFile, path: Path) -> None:
     assert [row[0] for row in rows(path)] == [TODAY - KEPT_DAYS]
 
 
+@pytest.mark.parametrize("number", ["'many'", "x'00'", "-7", "0.5"])
+def test_what_is_no_number_of_tokens_does_not_count(
+    file: HistoryFile, path: Path, number: str
+) -> None:
+    """Somebody has written it by hand; what else there is counts all the same."""
+    file.add({(TODAY, "a"): (1, 1, 1, 1), (TODAY, "b"): (2, 1, 1, 1)})
+    with altered(path) as connection:
+        connection.execute(f"UPDATE usage SET charged_tokens = {number} WHERE key_id = 'a'")  # noqa: S608
+    assert file.begin(TODAY) == Kept({"b": {TODAY: 2}})
+
+
 def a_folder(path: Path) -> None:
     """Somebody's mount of a file that was not there."""
     path.mkdir()
@@ -177,6 +188,14 @@ def without_its_table(path: Path) -> None:
         connection.execute("DROP TABLE usage")
 
 
+def with_no_text_for_an_id(path: Path) -> None:
+    """By hand, too."""
+    HistoryFile(path).begin(TODAY)
+    with altered(path) as connection:
+        row = f"({TODAY}, CAST(x'ff' AS TEXT), 1, 1, 1, 1)"
+        connection.execute(f"INSERT INTO usage VALUES {row}")  # noqa: S608
+
+
 def with_a_bad_page(path: Path) -> None:
     """In the middle of rows of long ago, which only a look at all of it finds."""
     file = HistoryFile(path)
@@ -204,6 +223,7 @@ def cut_short(path: Path) -> None:
         pytest.param(without_a_version, "of another program", id="one without a version"),
         pytest.param(newer, "has version 2", id="a newer version"),
         pytest.param(without_its_table, "not as this program makes it", id="no table"),
+        pytest.param(with_no_text_for_an_id, "not as this program makes it", id="bytes for an id"),
         pytest.param(with_a_bad_page, "is damaged", id="a bad page"),
         pytest.param(cut_short, "is damaged", id="cut short"),
     ],
@@ -343,3 +363,21 @@ def test_a_user_without_the_right() -> None:
     said = run.stdout.splitlines()
     assert len(said) == 3
     assert all("user 65534 must be able to write it and its folder" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("SQLITE_FULL", "the disk is full", id="full"),
+        pytest.param("SQLITE_BUSY_SNAPSHOT", "is locked by another program", id="a kind of lock"),
+        pytest.param("SQLITE_READONLY_DBMOVED", "cannot be written; user", id="a kind of right"),
+        pytest.param("SQLITE_IOERR_FSYNC", "the system failed", id="a kind of failure"),
+        pytest.param("SQLITE_NOMEM", "SQLite says SQLITE_NOMEM", id="what nobody expects"),
+    ],
+)
+def test_how_each_is_told(name: str, words: str) -> None:
+    """By the kind of what SQLite says; its text could quote what was to be written."""
+    error = sqlite3.OperationalError("canary")
+    error.sqlite_errorname = name
+    assert causes.told(error).startswith(words)
+    assert "canary" not in causes.told(error)

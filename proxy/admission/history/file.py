@@ -99,7 +99,9 @@ class HistoryFile:
             (newest,) = connection.execute("SELECT max(day) FROM usage").fetchone()
             rows = connection.execute(
                 "SELECT key_id, day, charged_tokens FROM usage"
-                " WHERE day BETWEEN ? AND ? AND charged_tokens > 0",
+                # By hand somebody may have written a text.
+                " WHERE day BETWEEN ? AND ? AND typeof(charged_tokens) = 'integer'"
+                " AND charged_tokens > 0",
                 (today - 1, today + 1),
             )
             charged: dict[str, dict[int, int]] = {}
