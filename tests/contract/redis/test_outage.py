@@ -318,7 +318,7 @@ async def test_closed(own_server: Server, make: Make) -> None:
             await ask
         assert (refused.value.status, refused.value.retry_after_seconds) == (503, 5)
     assert await proxy.rates.admit("k", Allowance()) == []
-    assert await proxy.rates.reserve("k", Allowance(), 5) == Grant()
+    assert await proxy.rates.reserve("k", Allowance(), 5) == Grant(_account="k")
     proxy.rates.settle(grant, 3)
     await own_server.start()
     await until(proxy.is_back)
