@@ -23,6 +23,7 @@ from proxy.server.head import HeadMeter
 from proxy.server.limits import ProtocolLimits
 from proxy.server.linger import Linger
 from proxy.server.progress import WriteProgress
+from proxy.server.unread import TURNS_TO_READ, has_unread
 from proxy.server.vanished import notice_vanished_client, reset
 
 RefusalFields = Callable[[RawHeaders], RawHeaders]
@@ -73,7 +74,7 @@ class Connection(HttpToolsProtocol):
         self._crash_log = crash_log()
         self._phase = Phase.HEAD
         self._linger: Linger | None = None
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.Handle | None = None
         self._keep_alive_due = 0.0
         self._meter = HeadMeter()
         self._dropped = False  # something that the client has sent
@@ -274,9 +275,11 @@ class Connection(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _head_late(self) -> None:
+    def _head_late(self, turns: int = TURNS_TO_READ) -> None:
         self._head_timer = None
-        if self._meter.size and not self.transport.is_closing():
+        if turns and has_unread(self.transport):
+            self._head_timer = self.loop.call_soon(self._head_late, turns - 1)
+        elif self._meter.size and not self.transport.is_closing():
             self._refuse(
                 self._denial
                 or RequestTimeout(
@@ -298,12 +301,16 @@ class Connection(HttpToolsProtocol):
     def _look_at_keep_alive_in(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self._keep_alive_late)
 
-    def _keep_alive_late(self) -> None:
+    def _keep_alive_late(self, turns: int = TURNS_TO_READ) -> None:
         self.timeout_keep_alive_task = None
         if self._phase is not Phase.HEAD or self._meter.size:
             return  # a request has begun; its answer arms it again
         left_seconds = self._keep_alive_due - self.loop.time()
         if left_seconds > _SOON_SECONDS:
             self._look_at_keep_alive_in(left_seconds)
+        elif turns and has_unread(self.transport):
+            self.timeout_keep_alive_task = cast(
+                "asyncio.TimerHandle", self.loop.call_soon(self._keep_alive_late, turns - 1)
+            )
         else:
             self.transport.close()

@@ -1,0 +1,88 @@
+"""A process that was held up past a deadline: what its clients sent meanwhile was in time.
+
+Held up in a callback, uvloop calls its timers first, asyncio's own loop does not; stopped from outside
+while they wait, both do.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.harness.heldup import hold_up
+from tests.harness.served import Echo, Serve
+
+HEAD = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
+REQUEST = HEAD + b"{}"
+SECONDS = 0.1
+HELD_UP_SECONDS = 0.2
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[socket.socket]:
+    """A client past the loop, not connected yet."""
+    with socket.socket() as made:
+        made.setblocking(False)
+        yield made
+
+
+async def answer_to(client: socket.socket) -> bytes:
+    """What comes until the server ends it; the status line of it, or what there is in its place."""
+    loop, said = asyncio.get_running_loop(), b""
+    try:
+        async with asyncio.timeout(5):
+            while piece := await loop.sock_recv(client, 65536):
+                said += piece
+    except ConnectionResetError:
+        return b"reset"
+    return said.partition(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "expected"),
+    [
+        pytest.param(b"", REQUEST, b"HTTP/1.1 200 OK", id="the whole of it"),
+        pytest.param(HEAD[:9], REQUEST[9:], b"HTTP/1.1 200 OK", id="its rest"),
+        pytest.param(HEAD[:9], HEAD[9:12], b"HTTP/1.1 408 Request Timeout", id="a part of it"),
+        pytest.param(HEAD[:9], b"", b"HTTP/1.1 408 Request Timeout", id="nothing of it"),
+        pytest.param(b"", HEAD[:9], b"HTTP/1.1 408 Request Timeout", id="its begin"),
+        pytest.param(b"", b"\r\n", b"", id="an empty line"),
+        pytest.param(b"", b"", b"", id="nothing"),
+    ],
+)
+async def test_a_head_that_came_while_we_were_held_up(
+    serve: Serve, client: socket.socket, before: bytes, meanwhile: bytes, expected: bytes
+) -> None:
+    """It is read before it is called late; one that is not whole then has no excuse."""
+    served = await serve(Echo(), head_seconds=SECONDS, keep_alive_seconds=0, linger_seconds=SECONDS)
+    client.connect_ex(("127.0.0.1", served.port))
+    await served.has_made(1)
+    client.sendall(before)
+    await served.has_read(len(before))
+    await hold_up(HELD_UP_SECONDS, lambda: client.sendall(meanwhile))
+    assert await answer_to(client) == expected
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "expected"),
+    [
+        pytest.param(REQUEST, b"HTTP/1.1 200 OK", id="a request"),
+        pytest.param(b"\r\n", b"", id="an empty line"),
+        pytest.param(b"", b"", id="nothing"),
+    ],
+)
+async def test_what_came_on_a_connection_that_was_kept(
+    serve: Serve, client: socket.socket, meanwhile: bytes, expected: bytes
+) -> None:
+    """A request is answered, and not by a reset; the connection of who asks nothing is closed."""
+    served = await serve(Echo(), keep_alive_seconds=1)
+    client.connect_ex(("127.0.0.1", served.port))
+    await served.has_made(1)
+    [connection] = served.state.connections
+    connection.timeout_keep_alive = SECONDS  # type: ignore[union-attr] # uvicorn takes whole seconds
+    client.sendall(REQUEST)
+    loop = asyncio.get_running_loop()
+    assert (await loop.sock_recv(client, 65536)).startswith(b"HTTP/1.1 200 OK")
+    await hold_up(HELD_UP_SECONDS, lambda: client.sendall(meanwhile))
+    assert await answer_to(client) == expected
