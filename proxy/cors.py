@@ -18,6 +18,7 @@ _EXPOSED = (
     "Request-Id",
     "X-Bulwark-Clamped",
     "Retry-After",
+    "X-Should-Retry",
     *(
         f"X-Ratelimit-{what}-{of}"
         for of in ("Requests", "Tokens")
