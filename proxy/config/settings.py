@@ -321,7 +321,7 @@ class Settings(BaseSettings):
     )
     max_idle_connections: int = _setting(
         1_024,
-        "Of these, those that wait for a request; one more closes the one that has waited longest.",
+        "Of these, those that wait for a request; one more closes one: of clients without a key first, and of them the one that has waited longest.",
         unit="connections",
         ge=1,
         le=65_536,
