@@ -16,6 +16,7 @@ from starlette.types import Receive
 
 from proxy.alarm import Alarm
 from proxy.errors import ClientDisconnected, ProxyError, Refusal
+from proxy.patience import HELD_UP_SECONDS, READING_SECONDS
 from proxy.pipe import Client
 from proxy.scopes import Scope, TaskScope
 
@@ -63,7 +64,7 @@ class Lifeline:
     """
 
     __slots__ = (
-        "_alarm", "_error", "_live", "_loop", "_phase", "_phase_due", "_scope", "_total", "_total_due",
+        "_alarm", "_error", "_excused_due", "_live", "_loop", "_phase", "_phase_due", "_scope", "_total", "_total_due",
         "_watcher",
     )  # fmt: skip
 
@@ -76,7 +77,7 @@ class Lifeline:
         self._watcher: asyncio.Task[None] | None = None
         self._total = self._phase = total
         self._total_due = self._loop.time() + total.seconds
-        self._phase_due = inf
+        self._phase_due = self._excused_due = inf
 
     def end(self, error: ProxyError) -> None:
         """Ends the request with this error; of several, the first counts, and none once it is over."""
@@ -128,8 +129,12 @@ class Lifeline:
             self.end(self._total.error())
             return inf
         if now >= self._phase_due:
-            self.end(self._phase.error())
-            return inf
+            if now - self._phase_due < HELD_UP_SECONDS or self._phase_due == self._excused_due:
+                self.end(self._phase.error())
+                return inf
+            # It is we who are late, and what came meanwhile was not read. Once in each phase: whoever
+            # says nothing now has no excuse.
+            self._phase_due = self._excused_due = now + READING_SECONDS
         return min(self._total_due, self._phase_due)
 
     def __enter__(self) -> Self:

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from threading import Thread
 from typing import TypeVar
 
-import anyio
+from proxy.patience import fail_after
 
 _KEPT_SECONDS = 1.0
 
@@ -110,7 +110,7 @@ class Names:
         for tried, address in enumerate(addresses, 1):
             started = self._clock()
             try:
-                with anyio.fail_after(patience if tried < len(addresses) else None):
+                with fail_after(patience if tried < len(addresses) else None):
                     made = await connect(address)
             except OSError as exc:  # a TimeoutError is one
                 refused = exc

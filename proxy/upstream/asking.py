@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-import anyio
 import httpx
 
+from proxy.patience import fail_after
 from proxy.upstream.exposition import PageRefused
 from proxy.upstream.readings import MAX_PAGE_BYTES, Reading, read
 from proxy.upstream.states import Health
@@ -66,8 +66,7 @@ class Questions:
     async def health(self) -> tuple[Health, str]:
         """How it is, and what is wrong or odd about it in a word."""
         try:
-            # Not asyncio.timeout, for which see proxy.lifeline.
-            with anyio.fail_after(self._health_seconds):
+            with fail_after(self._health_seconds):
                 answer = await self._ask(self._health, _MAX_HEALTH_BYTES)
         except (httpx.TransportError, TimeoutError, PageRefused) as exc:
             return _failure(exc)
@@ -84,7 +83,7 @@ class Questions:
             PageRefused: There is no page, or none that is used.
         """
         try:
-            with anyio.fail_after(self._metrics_seconds):
+            with fail_after(self._metrics_seconds):
                 answer = await self._ask(self._metrics, MAX_PAGE_BYTES)
         except TimeoutError as exc:
             raise PageRefused("late") from exc

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
-import anyio
 import httpx
 
+from proxy.patience import fail_after
 from proxy.upstream.asking import Questions
 from proxy.upstream.exposition import PageRefused
 from proxy.upstream.readings import Reading
@@ -116,7 +116,7 @@ class Monitor:
     async def looked(self, within_seconds: float) -> bool:
         """Returns once it has looked for the first time; False if it has not within the time."""
         try:
-            with anyio.fail_after(within_seconds):
+            with fail_after(within_seconds):
                 await self._looked.wait()
         except TimeoutError:
             return False

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any
 
 import anyio
@@ -330,3 +331,47 @@ def test_a_deadline_comes_on_another_loop_too() -> None:
     asyncio.run(serve(Deadline(0.01, lambda: UpstreamTimeout("gone"))))
     with pytest.raises(UpstreamTimeout, match="phase"):
         asyncio.run(asyncio.wait_for(serve(SHORT), 5))
+
+
+@pytest.mark.parametrize(
+    ("looks", "ends"),
+    [
+        pytest.param([9.99], False, id="in time"),
+        pytest.param([10.01], True, id="late"),
+        pytest.param([10.04], True, id="late, and looked at a moment later"),
+        pytest.param([10.06], False, id="it is we who are late"),
+        pytest.param([10.06, 10.3], False, id="and have not read all yet"),
+        pytest.param([10.06, 10.32], True, id="it has said nothing since"),
+        pytest.param([10.06, 20.0], True, id="nor while we were held up once more"),
+        pytest.param([60.01], True, id="the whole knows no excuse"),
+        pytest.param([59.9, 60.01], True, id="nor after one"),
+    ],
+)
+async def test_who_is_late(looks: list[float], ends: bool) -> None:
+    """A phase has one excuse, where it was looked at too late; the whole has none."""
+    total, phase = (Deadline(at, lambda: UpstreamTimeout("late")) for at in (60.0, 10.0))
+
+    async def block(lifeline: Lifeline) -> None:
+        began = asyncio.get_running_loop().time()
+        lifeline.expect(phase)
+        dues = [lifeline.look(began + at) - began for at in looks]
+        assert (dues[-1] == inf) is ends
+        await asyncio.sleep(0)
+
+    if ends:
+        with pytest.raises(UpstreamTimeout):
+            await live(block, total)
+    else:
+        await live(block, total)
+
+
+async def test_each_phase_has_an_excuse_of_its_own() -> None:
+    """Who goes on after one has shown that it was there."""
+
+    async def block(lifeline: Lifeline) -> None:
+        for _ in range(3):
+            lifeline.expect(SHORT)
+            assert lifeline.look(asyncio.get_running_loop().time() + 10.0) < inf
+            await asyncio.sleep(0)
+
+    await live(block)

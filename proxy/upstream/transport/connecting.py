@@ -5,10 +5,10 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-import anyio
 import httpx
 
 from proxy.names import Names
+from proxy.patience import fail_after
 from proxy.upstream.target import Target
 from proxy.upstream.transport.connection import Connection
 from proxy.upstream.transport.pool import Pool
@@ -47,8 +47,7 @@ class Connector:
             return made[-1]
 
         try:
-            # Not asyncio.timeout, for which see proxy.lifeline.
-            with anyio.fail_after(seconds):
+            with fail_after(seconds):
                 opened = await self._opened(remembered, seconds)
         except BaseException as exc:
             # Called off at the wrong moment, neither the loop nor whoever asked has it.
