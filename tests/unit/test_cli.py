@@ -287,6 +287,34 @@ def test_a_hangup_signal_while_it_still_imports_is_none() -> None:
     assert process.returncode == 0
 
 
+# By nohup, which whoever runs the tests may have used, it is ignored.
+DEMO = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+sys.argv = ["bulwark", "demo"]
+from proxy.__main__ import main
+main()
+"""
+
+
+def test_a_hangup_signal_ends_every_other_command() -> None:
+    """To them it says that their terminal is gone: a demo would serve on for nobody."""
+    with subprocess.Popen(  # noqa: S603 - this very Python and the text above
+        [sys.executable, "-X", "importtime", "-c", DEMO],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert any("starlette" in line for line in process.stdout), "it has not begun to import"
+        process.send_signal(signal.SIGHUP)
+        try:
+            process.communicate(timeout=TIMEOUT_SECONDS)
+        finally:
+            process.kill()  # or the end of this block would wait for one that serves on
+    assert process.returncode == -signal.SIGHUP
+
+
 FROZEN = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count(), file=sys.stderr))
