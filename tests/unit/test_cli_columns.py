@@ -47,6 +47,7 @@ def test_a_table_for_few_characters() -> None:
         pytest.param("日本語の名前", 7, ["日本語", "の名前"], id="characters of two places"),
         pytest.param("ＡＢＣＤ", 7, ["ＡＢＣ", "Ｄ"], id="letters as wide as these"),  # noqa: RUF001
         pytest.param("e\u0301" * 7, 6, ["e\u0301" * 6, "e\u0301"], id="accents of none"),
+        pytest.param("e\u20dd" * 7, 6, ["e\u20dd" * 6, "e\u20dd"], id="and circles around them"),
     ],
 )
 def test_where_a_text_is_folded(text: str, room: int, shown: list[str]) -> None:
