@@ -336,6 +336,26 @@ async def test_an_upstream_that_never_accepts_costs_nothing(proxy: Launch) -> No
     assert (line["prompt_tokens"], line["completion_tokens"]) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        pytest.param([End.RESET], 502, id="it closes the connection"),
+        pytest.param([b"HTTP/1.1 200 OK\r\n", End.FIN], 502, id="in the middle of its head"),
+        pytest.param([End.SILENCE], 504, id="it says nothing in time"),
+    ],
+)
+async def test_an_upstream_that_fails_before_it_answers_costs_nothing(
+    proxy: Launch, reply: Script, status: int
+) -> None:
+    """It was asked, and there is no answer that anybody could have had."""
+    running = await proxy(key_tokens_per_minute=LIMIT, first_byte_timeout_seconds=0.2)
+    running.upstream.reply = reply
+    answer = await running.chat()
+    assert answer.status == status
+    line = await running.log.of(answer)
+    assert (line["prompt_tokens"], line["completion_tokens"]) == (None, None)
+
+
 async def test_the_end_of_a_choice_waits_for_no_more_than_the_next_event(proxy: Launch) -> None:
     """Every other event arrives before the next is sent."""
     running = await proxy(key_tokens_per_minute=LIMIT)

@@ -1,8 +1,12 @@
 """How many places and how much memory one key may hold."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from proxy.app import admission
+from proxy.app.clocks import Clocks
+from proxy.auth.keys import KeyRecord, KeyStore
 from proxy.config import load
 from proxy.errors import ProxyError
 
@@ -55,3 +59,34 @@ def test_the_share_of_memory(settings: dict[str, str], keys: int, own: int, stra
         other.grow(strangers - one_stranger)
         with pytest.raises(ProxyError):
             other.grow(1)
+
+
+def test_memory_is_shared_out_again() -> None:
+    """As places are, by the keys that may be used then: one whose companion has expired is alone."""
+    now = datetime(2026, 11, 30, tzinfo=UTC)
+    keys = KeyStore(
+        file=[KeyRecord("one", bytes(32)), KeyRecord("other", bytes(32), expires=now)],
+        now=lambda: now,
+    )
+    now -= timedelta(seconds=1)
+    settings = load(
+        KEYS | {"PROXY_MAX_BODY_BYTES": "1024", "PROXY_MAX_BUFFERED_BYTES": "4096"},
+    )
+    memory = admission.buffers(settings, keys.usable)
+    places = admission.slots(settings, Clocks(), keys=keys.usable, budget=None)
+    share_out = admission.sharing(settings, keys, [places], memory)
+
+    def most() -> int:
+        with memory.lease("one") as lease:
+            for size in (4096, 3072):
+                try:
+                    lease.grow(size)
+                except ProxyError:
+                    continue
+                return size
+        return 0
+
+    assert most() == 3072
+    now += timedelta(seconds=1)
+    share_out()
+    assert most() == 4096
