@@ -2,7 +2,7 @@
 
 Usually the head is the upstream's. Where the upstream takes long to say anything, the answer may be
 *committed*: a 200 event stream is begun in its place, so that a tunnel has something to pass on.
-From then on everything else has to be said as an event (``middleware.errors``).
+From then on everything else has to be said as an event (``Answer.refuse``, ``middleware.errors``).
 """
 
 import asyncio

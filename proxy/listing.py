@@ -1,4 +1,4 @@
-"""The list of models on its way back, which is the one answer that may have to be changed."""
+"""The list of models on its way back, from which is taken what its client may not use or see."""
 
 from dataclasses import dataclass
 
