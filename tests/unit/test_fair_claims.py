@@ -119,6 +119,30 @@ def test_a_claim_closes_for_some_time_and_opens_again(seconds: float, order: str
 
 
 @pytest.mark.parametrize(
+    ("held", "claim", "order"),
+    [
+        pytest.param("b1", "a1", "B1", id="none of them holds anything"),
+        pytest.param("A1", "a1", "", id="one of them does, and so each does"),
+        pytest.param("A1", "C1", "B1", id="among themselves each is alone"),
+    ],
+)
+def test_strangers_are_one_beside_a_key_that_claims(held: str, claim: str, order: str) -> None:
+    """Who holds nothing may have what is free while it is open: one address after the other could."""
+    desk = Desk(tokens=100)
+    desk.hold("z1", tokens=40)
+    desk.hold(held, tokens=0)
+    desk.join(claim, tokens=97)
+    assert desk.serve() == ""
+    for _ in range(2):
+        desk.now += 5
+        assert desk.serve() == ""
+    assert desk.queue.closed_until is None
+    desk.join("B1", tokens=10)
+    assert desk.serve() == order
+    desk.end()
+
+
+@pytest.mark.parametrize(
     ("held", "waiting", "order"),
     [
         pytest.param(10, "", "a2", id="nobody else is there"),
