@@ -37,20 +37,28 @@ class HeadMeter:
         self._tail = b""
         self._line: bytes | None = b""  # the end of the first line, until that is over
 
-    def feed(self, data: bytes) -> None:
-        """Adds what of ``data`` lies before the end of the empty line that ends the head."""
+    def feed(self, data: bytes) -> int:
+        """Adds what of ``data`` lies before the end of the empty line that ends the head.
+
+        Returns:
+            How much that is; 0 where the head does not end here.
+        """
         if self._line is not None:
             self._feed_line(self._line + data)
         # The four bytes of the end may lie across two packets, or across more.
         seam = self._tail + data[: len(_END) - 1]
-        end = seam.find(_END)
-        if end >= 0:
-            self.size += end + len(_END) - len(self._tail)
-            return
-        end = data.find(_END)
-        self.size += end + len(_END) if end >= 0 else len(data)
+        end = end_of(seam)
+        if end:
+            end -= len(self._tail)
+        else:
+            end = end_of(data)
+        if end:
+            self.size += end
+            return end
+        self.size += len(data)
         # As much as can be the beginning of an end.
         self._tail = (data if len(data) >= len(_END) else seam)[1 - len(_END) :]
+        return 0
 
     def _feed_line(self, line: bytes) -> None:
         if _LINE_END in line:
@@ -58,6 +66,12 @@ class HeadMeter:
             self._line = None
         else:
             self._line = line[-len(_PROTOCOL) - _VERSION_BYTES - len(_LINE_END) :]
+
+
+def end_of(data: bytes) -> int:
+    """Where the head in these bytes is over; 0 where it is not."""
+    at = data.find(_END)
+    return at + len(_END) if at >= 0 else 0
 
 
 def is_http(data: bytes) -> bool:
@@ -100,8 +114,10 @@ def check_target(target: bytes, limits: ProtocolLimits) -> None:
         raise InvalidHttp("The request target has a '#'. A fragment is never part of a request.")
 
 
-def read(method: bytes, version: str, raw: RawHeaders) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The fields as ASGI has them, from those as they were sent; and whether a 100 is awaited.
+def read(
+    method: bytes, version: str, raw: RawHeaders
+) -> tuple[list[tuple[bytes, bytes]], bool, bool]:
+    """The fields as ASGI has them; whether the body comes in chunks, and whether a 100 is awaited.
 
     One pass over them; only those that decide about the meaning of the message are looked at again.
 
@@ -124,8 +140,9 @@ def read(method: bytes, version: str, raw: RawHeaders) -> tuple[list[tuple[bytes
         if name in _JUDGED:
             judged.append(field)
     check_head(method, version, judged)
+    chunked = any(name == b"transfer-encoding" for name, _ in judged)
     # RFC 9110 §10.1.1: an expectation in HTTP/1.0 is ignored.
-    return fields, version != "1.0" and _expects_continue(judged)
+    return fields, chunked, version != "1.0" and _expects_continue(judged)
 
 
 def _expects_continue(headers: RawHeaders) -> bool:

@@ -90,7 +90,7 @@ class BulwarkProtocol(Connection):
     """What the bytes of one connection mean."""
 
     _is_http = True
-    _framing: FramingCredit | None = None  # of a body that does not come with its head
+    _framing: FramingCredit | None = None  # of a body that comes in chunks
     _body_bytes = 0
     _behind_bytes = 0
     _blank_bytes = 0
@@ -110,8 +110,7 @@ class BulwarkProtocol(Connection):
 
     def _receive_head(self, data: bytes) -> None:
         if self._meter.size:
-            self._meter.feed(data)
-            self._parse(data)
+            end = self._meter.feed(data)
         else:
             # RFC 9112 §2.2: empty lines before a request are skipped; old clients end a body so.
             blank, data = data, data.lstrip(b"\r\n")
@@ -119,17 +118,34 @@ class BulwarkProtocol(Connection):
                 self._receive_blank(blank)
                 return
             self._disarm_head_timer()
-            if len(data) > self._limits.max_head_bytes:
-                self._meter.feed(data)
-                self._parse(data)
-            else:
+            end = head.end_of(data)
+            if 0 < end <= self._limits.max_head_bytes:
                 # The usual head comes whole in one packet, and need not be measured.
                 self._is_http = head.is_http(data)
-                self._parse(data)
-                if self._phase is Phase.HEAD:
-                    self._meter.feed(data)
-        if self._phase is not Phase.HEAD or self._linger is not None:
+            else:
+                self._is_http = True  # as far as is known; the meter looks
+                end = self._meter.feed(data)
+        if not end:
+            self._parse(data)
+            if self._phase is Phase.HEAD and self._linger is None:
+                self._await_head()
             return
+        # Not with what is behind it: that means the same wherever the packets were cut.
+        self._parse(data[:end])
+        if end < len(data):
+            self._receive_rest(data[end:])
+
+    def _receive_rest(self, data: bytes) -> None:
+        """What is in one packet with what came before it in a message."""
+        if self._linger is not None:
+            self._linger.swallow(data)
+        elif self._phase is Phase.BODY:
+            self._receive_body(data)
+        else:
+            self._receive_behind(data)
+
+    def _await_head(self) -> None:
+        """A part of the head has come: that must be bounded, too."""
         if self._meter.size > self._limits.max_head_bytes:
             self._refuse(self._denial or head.head_too_large(self._limits))
         else:
@@ -144,15 +160,20 @@ class BulwarkProtocol(Connection):
             self._cut()
 
     def _receive_body(self, data: bytes) -> None:
-        before = self._body_bytes
-        self._parse(data)
-        if self._phase is not Phase.BODY:
+        framing, at = self._framing, 0
+        if framing is None:
+            self._parse(data)
             return
-        if self._framing is None:
-            self._framing = FramingCredit(self._limits.max_head_bytes)
-        body_bytes = self._body_bytes - before
-        if not self._framing.spend(body_bytes, len(data) - body_bytes):
-            self._fail_body(too_much_framing())
+        while at < len(data) and self._phase is Phase.BODY:
+            piece = data[at : at + framing.room_bytes]
+            at += len(piece)
+            before = self._body_bytes
+            self._parse(piece)
+            in_body = self._phase is Phase.BODY
+            if in_body and not framing.spend(len(piece), self._body_bytes - before):
+                self._fail_body(too_much_framing())
+        if at < len(data) and not self._dropped:
+            self._receive_rest(data[at:])
 
     def _receive_behind(self, data: bytes) -> None:
         """Drops what comes while an answer is pending: pipelining is not served.
@@ -237,7 +258,7 @@ class BulwarkProtocol(Connection):
             self._deny(head.head_too_large(self._limits))
         try:
             # A list of its own: a trailer in it could become a credential.
-            fields, awaits_continue = head.read(method, version, self.headers)
+            fields, chunked, awaits_continue = head.read(method, version, self.headers)
         except Refusal as refusal:
             self._deny(refusal)
         if not (self._is_http and self._meter.is_http):
@@ -248,7 +269,7 @@ class BulwarkProtocol(Connection):
         self._phase = Phase.BODY
         self._places.answers(self)
         self._body_bytes = self._behind_bytes = self._blank_bytes = 0
-        self._framing = None
+        self._framing = FramingCredit(self._limits.max_head_bytes) if chunked else None
         http_1_0 = version == "1.0"
         self.cycle = cycle = Cycle(
             self,

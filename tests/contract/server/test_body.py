@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from proxy.errors import Refusal
+from proxy.server.framing import STEP_BYTES
 from tests.harness.served import Echo, Receive, Scope, Send, Serve, answer, piece, start
 
 HEAD = b"POST /v1/x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -148,14 +149,16 @@ ENDLESS = [
 
 @pytest.mark.parametrize(("begins", "goes_on"), ENDLESS)
 async def test_framing_has_an_end(serve: Serve, begins: bytes, goes_on: bytes) -> None:
-    """32 KiB of framing are free, one byte more is refused, with no body in sight of a cap."""
+    """32 KiB of framing are free, the next step is refused, with no body in sight of a cap."""
     app = Says()
     served = await serve(app, linger_seconds=0.1)
     async with await served.connect() as client:
-        await client.send(HEAD + b"1\r\nx\r\n")
+        begins = b"1\r\nx\r\n" + begins
+        await client.send(HEAD + begins)
         await app.read.wait()
-        await client.send(begins + goes_on * (FREE - len(begins)))
-        await served.has_read(len(HEAD) + 6 + FREE)
+        free = FREE + STEP_BYTES - 1
+        await client.send(goes_on * (free - len(begins)))
+        await served.has_read(len(HEAD) + free)
         [connection] = served.state.connections
         assert connection.cycle.refusal is None  # type: ignore[union-attr]
         await client.send(goes_on)
