@@ -7,7 +7,6 @@ its timers are called first, and what lies unread must not be taken for silence.
 import asyncio
 import os
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from proxy.pipe import Flow
 from proxy.upstream import target, transport
 from proxy.upstream.transport.transport import Transport
+from tests.harness.heldup import hold_up
 from tests.harness.upstream import LAST_CHUNK, SSE_HEAD, End, Script, Upstream, event, sse
 
 BOUND_SECONDS = 0.25
@@ -46,24 +46,6 @@ async def ask(asked: Transport, seconds: dict[str, float], *, push: bool) -> byt
         await answer.extensions["pipe"](pieces.append, Flow())
         return b"".join(pieces)
     return await answer.aread()
-
-
-async def hold_up(act: Callable[[], None]) -> None:
-    """Holds the loop up after it has looked at its sockets; `act` is done meanwhile, elsewhere."""
-    loop = asyncio.get_running_loop()
-    ours, theirs = socket.socketpair()
-    over = loop.create_future()
-
-    def called() -> None:
-        loop.remove_reader(ours)
-        act()
-        time.sleep(HELD_UP_SECONDS)  # being held up is the case
-        over.set_result(None)
-
-    with ours, theirs:
-        loop.add_reader(ours, called)
-        theirs.send(b"x")
-        await over
 
 
 def says(upstream: Upstream, data: bytes) -> Callable[[], None]:
@@ -126,5 +108,5 @@ async def test_what_came_while_we_were_held_up(
     upstream.reply = reply
     task = asyncio.create_task(outcome(ask(asked, seconds, push=push)))
     await upstream.request(0)
-    await hold_up(says(upstream, meanwhile))
+    await hold_up(HELD_UP_SECONDS, says(upstream, meanwhile))
     assert await task == expected
