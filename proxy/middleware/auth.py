@@ -8,11 +8,12 @@ from collections.abc import Awaitable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.auth import Authenticator
-from proxy.auth.credentials import credential
+from proxy.auth.credentials import HOW, credential
 from proxy.auth.guessing import Guessing
 from proxy.context import RequestContext
-from proxy.errors import InvalidApiKey, TooManyFailures
+from proxy.errors import InvalidApiKey, MissingApiKey, TooManyFailures
 from proxy.middleware.clients import subscriber
+from proxy.policy.query import MAX_QUERY_BYTES, carries_key
 from proxy.principal import ANONYMOUS, Principal
 
 
@@ -39,6 +40,14 @@ class AuthLayer:
         try:
             # First, and whatever else came from there: a right key is never locked out.
             context.principal = self._authenticator.authenticate(presented)
+        except MissingApiKey as exc:
+            if carries_key(scope["query_string"][:MAX_QUERY_BYTES]):
+                # 401 as before: whether it would have been a right one nobody learns in this way.
+                raise MissingApiKey(
+                    "An API key in the query string is not read, for logs and histories keep it. If "
+                    f"that was a real key, replace it. {HOW}"
+                ) from exc
+            raise
         except InvalidApiKey:
             self._failed(subscriber(context.client))
             raise

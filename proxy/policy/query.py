@@ -30,15 +30,22 @@ def check_query(query: bytes) -> None:
         raise TargetTooLong(
             f"The query string is {len(query):,} bytes long; the limit is {MAX_QUERY_BYTES:,}."
         )
+    if carries_key(query):
+        raise KeyInQuery(
+            "Do not send an API key in the query string: use the header "
+            "'Authorization: Bearer KEY'. If that was a real key, replace it."
+        )
+
+
+def carries_key(query: bytes) -> bool:
+    """Whether a raw query string of 2 KiB at most has a key in it, or the name of one."""
     decoded = query
     # Encoded twice is encoded still for us, but perhaps not for a log reader.
     for _ in range(3):
         names = (pair.partition(b"=")[0] for pair in re.split(rb"[&;?]", decoded))
         if _KEY.search(decoded) or any(name.strip(b" +").lower() in _KEY_NAMES for name in names):
-            raise KeyInQuery(
-                "Do not send an API key in the query string: use the header "
-                "'Authorization: Bearer KEY'. If that was a real key, replace it."
-            )
+            return True
         previous, decoded = decoded, unquote_to_bytes(decoded)
         if decoded == previous:
-            return
+            break
+    return False

@@ -51,6 +51,33 @@ async def test_no_usable_credential_is_401(proxy: Launch, fields: list[tuple[str
 
 
 @pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        pytest.param(f"?api_key={KEY}", True, id="a right one"),
+        pytest.param("?x=sk-wrong", True, id="a wrong one"),
+        pytest.param("?token=x", True, id="what is called one"),
+        pytest.param("?api%255Fkey=x", True, id="encoded twice"),
+        pytest.param("?x=task-7", False, id="a word that ends like one"),
+        pytest.param("?x=" + "y" * 2_045 + "&key=x", False, id="behind what is read"),
+        pytest.param("", False, id="no query"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/nope"])
+async def test_a_key_in_the_query_is_none(
+    proxy: Launch, path: str, query: str, *, told: bool
+) -> None:
+    """401 whether it is right or not; but whoever has sent one is told to replace it."""
+    front = await proxy()
+    response = await front.ask("POST", path + query, JSON, CHAT_BODY)
+    assert response.status == 401
+    assert (await front.log.of(response))["outcome"] == "missing_api_key"
+    assert ("replace it" in response.json()["error"]["message"]) == told
+    assert "Authorization: Bearer <key>" in response.json()["error"]["message"]
+    assert KEY not in front.log.text
+    assert front.upstream.requests == []
+
+
+@pytest.mark.parametrize(
     "key",
     WRONG_KEYS,
 )
