@@ -123,7 +123,6 @@ class BulwarkProtocol(Connection):
                 # The usual head comes whole in one packet, and need not be measured.
                 self._is_http = head.is_http(data)
             else:
-                self._is_http = True  # as far as is known; the meter looks
                 end = self._meter.feed(data)
         if not end:
             self._parse(data)

@@ -93,6 +93,26 @@ async def test_what_came_on_a_connection_that_was_kept(
     assert await answer_to(client) == expected
 
 
+@pytest.mark.parametrize(
+    "first", [b"", REQUEST], ids=["the first head", "a connection that was kept"]
+)
+async def test_what_stays_unread_is_no_excuse(
+    serve: Serve, client: socket.socket, first: bytes
+) -> None:
+    """It is looked for in a few turns and not for ever; else a client that goes on would never end."""
+    served = await serve(Echo(), head_seconds=SECONDS, keep_alive_seconds=1)
+    client.connect_ex(("127.0.0.1", served.port))
+    await served.has_made(1)
+    [connection] = served.state.connections
+    connection.timeout_keep_alive = SECONDS  # type: ignore[union-attr] # uvicorn takes whole seconds
+    if first:
+        client.sendall(first)
+        await asyncio.get_running_loop().sock_recv(client, 65536)
+    connection.transport.pause_reading()  # so that nothing is read at all
+    client.sendall(REQUEST)
+    await served.has_closed()
+
+
 class Reads:
     """An application that reads a body in time, or says why not."""
 
