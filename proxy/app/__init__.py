@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from proxy.app.build import build
 from proxy.app.clocks import Clocks
 from proxy.app.configure import configure, key_store
+from proxy.app.exposure import exposed
 from proxy.app.history import FORGETFUL, is_forgetful
 from proxy.app.server import Bulwark, bind
 from proxy.auth.keys import KeyStore
@@ -26,6 +27,7 @@ __all__ = [
     "bind",
     "build",
     "configure",
+    "exposed",
     "is_forgetful",
     "key_store",
     "run",

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from proxy import __version__
 from proxy.admin import Readiness
-from proxy.app import admission, control, history, watches
+from proxy.app import admission, control, exposure, history, watches
 from proxy.app.chain import chain
 from proxy.app.clocks import Clocks
 from proxy.app.parts import Parts
@@ -107,7 +107,10 @@ def build(
         metrics=metrics,
         log=log,
         attendants=[each.run for each in (monitor, parts.rates, watch, keeper) if each],
-        remarks=partial(history.remarks, settings, keys, kept, log),
+        remarks=[
+            partial(exposure.remark, settings, log),
+            partial(history.remarks, settings, keys, kept, log),
+        ],
         reload=watch.request if watch else lambda: log.server("nothing_to_reload"),
         # What was used first: nothing that fails at the end may lose it.
         closing=[

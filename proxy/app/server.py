@@ -34,7 +34,7 @@ class Bulwark:
         lifelines: The requests that are being forwarded.
         cors: Which pages may read what the public listener answers.
         attendants: What runs beside the requests, each until it is cancelled.
-        remarks: Tells the operator what is of note about all this; called once it listens.
+        remarks: Each tells the operator what is of note about all this; called once it listens.
         reload: Looks at the key file now; called at SIGHUP.
         closing: What has connections, to be closed at the end.
     """
@@ -48,7 +48,7 @@ class Bulwark:
     metrics: Metrics
     log: Log
     attendants: Sequence[Attendant]
-    remarks: Callable[[], None]
+    remarks: Sequence[Callable[[], None]]
     reload: Callable[[], None]
     closing: Sequence[Callable[[], Awaitable[None]]]
 
@@ -79,7 +79,8 @@ class Bulwark:
 
         def ready() -> None:
             self.log.server("listening", public=_name(public_socket), admin=_name(admin_socket))
-            self.remarks()
+            for remark in self.remarks:
+                remark()
             beside.begin()
             on_ready()
 

@@ -29,6 +29,7 @@ def check(
         typer.echo(json.dumps({"ok": False, "problems": exc.problems}, indent=2))
         raise typer.Exit(EXIT_USAGE) from None
     values, warnings = _values(settings), list(keys.capped())
+    warnings += app.exposed(settings)
     if app.is_forgetful(settings, keys):
         warnings.append(app.FORGETFUL)
     if as_json:
