@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 
+import httpx
 import pytest
 
 from proxy.keepalive import COMMENT
@@ -354,6 +355,12 @@ async def test_an_upstream_that_fails_before_it_answers_costs_nothing(
     assert answer.status == status
     line = await running.log.of(answer)
     assert (line["prompt_tokens"], line["completion_tokens"]) == (None, None)
+
+
+async def test_over_another_transport(proxy: Launch) -> None:
+    """One that does not say when a request is sent: it counts from when it is to be."""
+    running = await proxy(key_tokens_per_minute=LIMIT, transport=httpx.AsyncHTTPTransport())
+    assert await used(running, await running.chat()) == (3, 2, "engine")
 
 
 async def test_the_end_of_a_choice_waits_for_no_more_than_the_next_event(proxy: Launch) -> None:
