@@ -3,11 +3,12 @@
 Decides, and touches no socket. A connection is *answering* from the moment the head of a request is
 complete until its answer is out, and *idle* otherwise: before its first request, between two, with
 half a head, and while it lingers after its last answer. Who is idle keeps nobody out: when room is
-needed, the one that has been so for the longest gives way, one whose client has shown a key after
-strangers (``waiting``). Those that still take the end of their last answer do so only when there is none else
-of their kind. So whoever opens thousands of connections and says nothing, or half a head on each, or
-asks and does not read, keeps nobody from being served, and breaks no answer to a key off; what he may
-cost another is a connection that waits for its next request, and has to be opened again.
+needed, the one that has been so for the longest gives way, strangers before those whose last request
+has shown a key (``waiting``). Those that still take the end of their last answer do so only when
+there is none else of their kind. So whoever opens thousands of connections and says nothing, or half
+a head on each, or asks and does not read, keeps nobody from being served, and breaks no answer to a
+key off; what he may cost another is a connection that waits for its next request, and has to be
+opened again.
 """
 
 from collections.abc import Callable
@@ -120,11 +121,13 @@ class Connections:
         return None
 
     def answers(self, member: Member) -> None:
-        """A request is being answered."""
+        """A request is being answered; only a key that comes with it counts from now on."""
         self._idle.remove(member)
+        # A key may have been revoked since the request before.
+        self._known.discard(member)
 
     def known(self, member: Member) -> None:
-        """Its client has shown a key that is valid; without a place, it is all the same."""
+        """The request that is being answered has shown a valid key; without a place, that is nothing."""
         if member in self._open:
             self._known.add(member)
 

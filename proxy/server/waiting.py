@@ -1,9 +1,9 @@
 """Connections without a request, in the order in which they give way to others.
 
-Strangers first: whoever has shown no key has been promised nothing. Else a thousand of them, each with
-an answer that it does not read, would look as much at work as the one client that reads its own slowly,
-and that one would have been at it for the longest. But never all strangers before all others: a client
-that has just come is one too, until its first request is in.
+Strangers first: whoever has shown no key with its last request has been promised nothing. Else a
+thousand of them, each with an answer that it does not read, would look as much at work as the one
+client that reads its own slowly, and that one would have been at it for the longest. But never all
+strangers before all others: a client that has just come is one too, until its first request is in.
 """
 
 from typing import Protocol
@@ -61,7 +61,7 @@ class Line:
 
 
 class Waiting:
-    """All that wait: strangers, and those whose client has shown a key."""
+    """All that wait: strangers, and those whose last request has shown a key."""
 
     def __init__(self) -> None:
         self._strangers = Line()

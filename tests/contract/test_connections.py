@@ -47,21 +47,37 @@ async def test_one_address_has_so_many(proxy: Launch) -> None:
     assert (await trusting.chat()).status == 200
 
 
+WRONG = {"Authorization": "Bearer wrong"}
+
+
 @pytest.mark.parametrize(
-    ("key", "gives_way"),
+    ("asked", "gives_way"),
     [
-        pytest.param(BEARER, False, id="that has shown a key"),
-        pytest.param({}, True, id="that has shown none"),
-        pytest.param({"Authorization": "Bearer wrong"}, True, id="that has shown a wrong one"),
+        pytest.param([("/nope", BEARER)], False, id="that has shown a key"),
+        pytest.param([("/nope", {})], True, id="that has shown none"),
+        pytest.param([("/nope", WRONG)], True, id="that has shown a wrong one"),
+        pytest.param([("/nope", BEARER)] * 2, False, id="that has shown one twice"),
+        pytest.param(
+            [("/nope", BEARER), ("/nope", WRONG)], True, id="whose key is not valid any more"
+        ),
+        pytest.param(
+            [("/nope", BEARER), ("/healthz", BEARER)],
+            True,
+            id="that asks on where none is looked at",
+        ),
+        pytest.param(
+            [("/nope", WRONG), ("/nope", BEARER)], False, id="that has shown a right one at last"
+        ),
     ],
 )
 async def test_strangers_give_way_first(
-    proxy: Launch, key: dict[str, str], *, gives_way: bool
+    proxy: Launch, asked: list[tuple[str, dict[str, str]]], *, gives_way: bool
 ) -> None:
     """To each other, whoever of all has waited for the longest."""
     running = await proxy(max_idle_connections=2)
     client = await running.connect()
-    assert (await client.request("GET", "/nope", key)).status in {401, 403, 404}
+    for path, key in asked:
+        assert (await client.request("GET", path, key)).status in {200, 401, 403, 404}
     for _ in range(9):
         other = await running.connect()
         assert (await other.request("GET", "/healthz")).status == 200

@@ -255,7 +255,7 @@ def test_so_many_of_one_address_are_told_why(per_address: int) -> None:
 
 
 def test_who_has_shown_a_key_gives_way_after_strangers() -> None:
-    """From its next rest on, for as long as it is connected."""
+    """From its next rest on, until it asks again."""
     room = Room(open=9, idle=3)
     (known,) = room.come(busy=True)
     room.connections.known(known)
@@ -266,6 +266,20 @@ def test_who_has_shown_a_key_gives_way_after_strangers() -> None:
     assert [each.gave_way for each in strangers] == [1] * 7 + [0] * 2
     room.connections.closed(known)
     assert room.connections.open == room.connections.idle == 2
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["without its key", "with it"])
+def test_a_key_counts_until_the_next_request(*, shown: bool) -> None:
+    """It may have been revoked since; who is known is who has shown it last."""
+    room = Room(open=9, idle=2)
+    (client,) = room.come(busy=True)
+    for shows in (True, shown):
+        room.connections.answers(client)
+        if shows:
+            room.connections.known(client)
+        room.connections.rests(client)
+    room.come(2)
+    assert client.gave_way == (not shown)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["while it is open", "when it is gone"])
@@ -309,6 +323,13 @@ def test_no_more_places_than_there_are(most: int, expected: tuple[int, int, int]
     limits = ConnectionLimits(open=1_000, idle=500, told=100, per_address=7).within(most)
     assert (limits.open, limits.idle, limits.told) == expected
     assert limits.per_address == 7
+
+
+def test_what_fits_exactly_is_not_lowered() -> None:
+    """However many of it are for those who are told: that share is for where there is too little."""
+    limits = ConnectionLimits(open=64, idle=32, told=64)
+    assert limits.within(128) == limits
+    assert limits.within(127).told == 15
 
 
 def test_a_limit_is_never_raised() -> None:
