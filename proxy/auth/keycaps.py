@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from proxy.principal import Allowance
 
 _CEILINGS = {
-    "max_prompt_chars": "PROXY_MAX_PROMPT_CHARS_CEILING",
-    "max_output_tokens": "PROXY_MAX_OUTPUT_TOKENS_CEILING",
+    "max_prompt_chars": "PROXY_MAX_PROMPT_CHARS",
+    "max_output_tokens": "PROXY_MAX_OUTPUT_TOKENS",
 }
 
 
@@ -21,7 +21,10 @@ def capped(key_id: str, own: Allowance, ceilings: Allowance) -> Iterator[str]:
     for field, setting in _CEILINGS.items():
         given, ceiling = getattr(own, field), getattr(ceilings, field)
         if given is not None and ceiling is not None and given > ceiling:
-            yield f"{field} {given} of key {key_id} is over {setting} ({ceiling}), which counts"
+            yield (
+                f"{field} {given} of key {key_id} is over the ceiling of {ceiling}, which counts "
+                f"({setting}_CEILING; while that is 0, {setting})"
+            )
     for field in ("tokens_per_minute", "tokens_per_day"):
         limit, output = getattr(own, field), own.max_output_tokens
         if limit is not None and output is not None and output >= limit:

@@ -241,7 +241,9 @@ def _path(
     """The key file; gives up with all that is wrong with the command line, if anything is."""
     problems = list(problems or ())
     if key_id and not is_public_id(key_id):
-        problems.append("ID must be the 8 lower-case letters and digits after sk-bw-")
+        problems.append(
+            "ID must be the 8 lower-case letters and digits after sk-bw-, as bulwark keys list shows"
+        )
     given = str(file) if file is not None else os.environ.get("PROXY_KEYS_FILE", "")
     # An empty --file is the folder that we are in.
     if given in ("", "."):

@@ -357,8 +357,8 @@ async def test_what_keys_are_given_and_do_not_get_is_a_warning(
     line = await reloaded(front, name="keys_capped")
     assert line["level"] == "warning"
     assert line["problem"] == (
-        f"max_prompt_chars 10001 of key {key[6:14]} is over PROXY_MAX_PROMPT_CHARS_CEILING (10000), "
-        "which counts"
+        f"max_prompt_chars 10001 of key {key[6:14]} is over the ceiling of 10000, which "
+        "counts (PROXY_MAX_PROMPT_CHARS_CEILING; while that is 0, PROXY_MAX_PROMPT_CHARS)"
     )
     rewritten(path, path.read_text().replace("10001", "10000"))
     await reloaded(front)

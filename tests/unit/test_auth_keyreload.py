@@ -205,9 +205,7 @@ async def test_what_keys_are_given_and_do_not_get_is_said(tmp_path: Path) -> Non
     await asyncio.sleep(0)
     running.cancel()
     told = [str(fields["problem"]) for event, fields in watched.events if event == CAPPED]
-    one = (
-        "max_prompt_chars 101 of key {} is over PROXY_MAX_PROMPT_CHARS_CEILING (100), which counts"
-    )
+    one = "max_prompt_chars 101 of key {} is over the ceiling of 100, which counts (PROXY_MAX_PROMPT_CHARS_CEILING; while that is 0, PROXY_MAX_PROMPT_CHARS)"
     assert told[0] == one.format(ALICE)
     assert told[1] == told[2] == told[3]
     assert told[1].startswith(one.format("alice000") + "; ")

@@ -296,14 +296,14 @@ def test_the_output_that_a_limit_of_tokens_leaves_room_for(
         pytest.param(
             Allowance(max_prompt_chars=101),
             [
-                "max_prompt_chars 101 of key k is over PROXY_MAX_PROMPT_CHARS_CEILING (100), which counts"
+                "max_prompt_chars 101 of key k is over the ceiling of 100, which counts (PROXY_MAX_PROMPT_CHARS_CEILING; while that is 0, PROXY_MAX_PROMPT_CHARS)"
             ],
             id="a longer prompt",
         ),
         pytest.param(
             Allowance(max_output_tokens=8193),
             [
-                "max_output_tokens 8193 of key k is over PROXY_MAX_OUTPUT_TOKENS_CEILING (8192), which counts"
+                "max_output_tokens 8193 of key k is over the ceiling of 8192, which counts (PROXY_MAX_OUTPUT_TOKENS_CEILING; while that is 0, PROXY_MAX_OUTPUT_TOKENS)"
             ],
             id="a longer output",
         ),

@@ -179,8 +179,8 @@ def test_check_says_what_keys_are_given_and_do_not_get(tmp_path: Path) -> None:
     terms = 'max_prompt_chars = 10001\nmax_output_tokens = 4096\nmodels = ["a", "canary"]'
     path, (key,) = key_file(tmp_path, terms)
     told = (
-        f"max_prompt_chars 10001 of key {key[6:14]} is over PROXY_MAX_PROMPT_CHARS_CEILING (10000), "
-        "which counts"
+        f"max_prompt_chars 10001 of key {key[6:14]} is over the ceiling of 10000, which "
+        "counts (PROXY_MAX_PROMPT_CHARS_CEILING; while that is 0, PROXY_MAX_PROMPT_CHARS)"
     )
     run = bulwark("check", keys_file=str(path), models="a")
     assert run.returncode == 0
