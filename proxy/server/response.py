@@ -1,7 +1,8 @@
 """The head of an answer as bytes, and the framing of its body that it announces. Pure.
 
-What an application says is checked as uvicorn checks it, but all fields at once and not each by a
-regular expression.
+The last line before the wire: what could be read in two ways is not written, but raised. Fields are
+checked as uvicorn checks them, but all at once and not each by a regular expression; framing and
+status, which it takes as they come, besides.
 """
 
 from itertools import chain
@@ -22,6 +23,10 @@ _USUAL = frozenset(
     b"x-ratelimit-reset-tokens x-request-id".split()
 )
 _BODILESS = frozenset({204, 304})
+_FINAL = 200
+# Behind a lower one another answer is awaited: that to the next request would be taken for it.
+_STATUS_LINE = {status: line for status, line in STATUS_LINE.items() if status >= _FINAL}
+_LENGTH_DIGITS = 18  # an exabyte
 _FIELD = b"%b: %b\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CLOSE = b"connection: close\r\n"
@@ -45,7 +50,7 @@ def head_of(
         head_only: Whether it asked for the head alone.
 
     Raises:
-        RuntimeError: A field is none, or the framing cannot be.
+        RuntimeError: A field or the status is none, or the framing cannot be.
     """
     named = dict(fields)
     framing: list[tuple[bytes, bytes]] = []
@@ -57,9 +62,14 @@ def head_of(
         fields = [(name.lower(), value) for name, value in fields]
         framing = [field for field in fields if field[0] in _FRAMING]
         _check_names(fields)
-    head = STATUS_LINE[status] + _FIELD * len(fields) % tuple(chain.from_iterable(fields))
+    line = _STATUS_LINE.get(status)
+    if line is None:
+        raise RuntimeError("Invalid HTTP status of an answer.")
+    head = line + _FIELD * len(fields) % tuple(chain.from_iterable(fields))
     _check_lines(head, 1 + len(fields))
     length, chunked, close = _framing_of(framing)
+    if (length or chunked) and status in _BODILESS and not head_only:
+        raise RuntimeError("Invalid framing: an answer of this status has no body.")
     if close:
         keep_alive = False
     elif not keep_alive:
@@ -75,7 +85,8 @@ def head_of(
 
 def _check_names(fields: list[tuple[bytes, bytes]]) -> None:
     """Makes sure that each name is one."""
-    if b"".join([name for name, _ in fields]).translate(None, _TOKEN):
+    names = [name for name, _ in fields]
+    if not all(names) or b"".join(names).translate(None, _TOKEN):
         raise RuntimeError("Invalid HTTP header name.")
 
 
@@ -94,12 +105,19 @@ def _framing_of(fields: list[tuple[bytes, bytes]]) -> tuple[int | None, bool, bo
     length: int | None = None
     chunked = close = False
     for name, value in fields:
-        if name == b"transfer-encoding":
-            chunked = chunked or value.lower() == b"chunked"
-        elif name == b"connection":
+        if name == b"connection":
             close = close or b"close" in [token.strip().lower() for token in value.split(b",")]
-        elif not value.isdigit():
+        elif chunked or length is not None:
+            raise RuntimeError("Invalid framing: an answer has one length, or comes in chunks.")
+        elif name == b"transfer-encoding":
+            # Chunks are all that is written here: with another coding, they would not be what it says.
+            if value.lower() != b"chunked":
+                raise RuntimeError(
+                    "Invalid framing: no other Transfer-Encoding than chunked is sent."
+                )
+            chunked = True
+        elif not value.isdigit() or len(value) > _LENGTH_DIGITS:
             raise RuntimeError("Invalid Content-Length.")
-        elif length is None:
+        else:
             length = int(value)
     return length, chunked, close

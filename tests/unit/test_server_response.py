@@ -9,6 +9,7 @@ from proxy.server.response import head_of
 Fields = list[tuple[bytes, bytes]]
 
 LENGTH = (b"content-length", b"5")
+LENGTH_LINE = b"content-length: 5\r\n"
 CHUNKED = (b"Transfer-Encoding", b"Chunked")
 CLOSE = (b"Connection", b"keep-alive, Close")
 
@@ -66,11 +67,28 @@ def head(
             id="the application may want it to be the last",
         ),
         pytest.param(
-            [LENGTH, (b"content-length", b"6")],
+            [(b"content-length", b"9" * 18)],
             {},
-            b"content-length: 5\r\ncontent-length: 6\r\n",
+            b"content-length: %b\r\n" % (b"9" * 18),
+            (10**18 - 1, False, True),
+            id="as long as any will ever be",
+        ),
+        pytest.param(
+            [(b"content-length", b"0")],
+            {"status": 204},
+            b"content-length: 0\r\n",
+            (0, False, True),
+            id="a 204 may say that it has no body",
+        ),
+        pytest.param(
+            [LENGTH],
+            {"status": 304, "head_only": True},
+            b"content-length: 5\r\n",
             (5, False, True),
-            id="of two lengths the first counts",
+            id="a 304 to a HEAD may say how long it would be",
+        ),
+        pytest.param(
+            [LENGTH], {"status": 599}, LENGTH_LINE, (5, False, True), id="the last status"
         ),
         pytest.param(
             [LENGTH, (b"X-Custom", b"\tn\xe4me\xff ")],
@@ -109,7 +127,35 @@ def test_what_is_written(
         pytest.param([(b"content-length", b"-1")], {}, "Content-Length", id="a length below 0"),
         pytest.param([(b"Content-Length", b"1 ")], {}, "Content-Length", id="a length and more"),
         pytest.param([(b"content-length", b"")], {}, "Content-Length", id="no length"),
+        pytest.param(
+            [(b"content-length", b"9" * 19)], {}, "Content-Length", id="a length without end"
+        ),
+        pytest.param(
+            [LENGTH, (b"content-length", b"6")], {}, "framing", id="two lengths of one body"
+        ),
+        pytest.param([LENGTH, LENGTH], {}, "framing", id="the same one twice"),
+        pytest.param([LENGTH, CHUNKED], {}, "framing", id="a length beside chunks"),
+        pytest.param([CHUNKED, LENGTH], {}, "framing", id="chunks beside a length"),
+        pytest.param([CHUNKED, CHUNKED], {}, "framing", id="chunks of chunks"),
+        pytest.param(
+            [(b"transfer-encoding", b"gzip")], {}, "framing", id="a coding that is not ours"
+        ),
+        pytest.param(
+            [(b"transfer-encoding", b"gzip, chunked")], {}, "framing", id="one below the chunks"
+        ),
+        pytest.param([(b"transfer-encoding", b"chunked ")], {}, "framing", id="a space behind it"),
+        pytest.param([(b"transfer-encoding", b"")], {}, "framing", id="no coding"),
         pytest.param([CHUNKED], {"http_1_0": True}, "HTTP/1.0", id="chunks by HTTP/1.0"),
+        pytest.param([CHUNKED], {"status": 204}, "framing", id="chunks of a 204"),
+        pytest.param([CHUNKED], {"status": 304}, "framing", id="chunks of a 304"),
+        pytest.param([LENGTH], {"status": 204}, "framing", id="the length of a 204"),
+        pytest.param([LENGTH], {"status": 304}, "framing", id="the length of a 304"),
+        pytest.param([(b"", b"a")], {}, "name", id="no name"),
+        pytest.param([(b"date", b"a"), (b"", b"")], {}, "name", id="neither name nor value"),
+        pytest.param([], {"status": 600}, "status", id="a status that there is none of"),
+        pytest.param([], {"status": 199}, "status", id="one after which another answer is awaited"),
+        pytest.param([], {"status": 100}, "status", id="and the first of them"),
+        pytest.param([], {"status": 0}, "status", id="nothing"),
     ],
 )
 def test_what_is_no_head(fields: Fields, given: dict[str, Any], reason: str) -> None:

@@ -95,6 +95,8 @@ async def test_a_field_that_is_one_line_is_sent(serve: Serve, name: bytes, value
         pytest.param(
             [with_field(b"content-length", b"-2")], "Invalid Content-Length", id="no length"
         ),
+        pytest.param([with_field(b"content-length", b"3")], "framing", id="two lengths"),
+        pytest.param([{**HEAD, "status": 600}], "status", id="no status"),
     ],
 )
 async def test_what_is_out_of_turn_ends_the_connection(
