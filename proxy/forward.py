@@ -81,7 +81,7 @@ class Forward:
         body_late = Deadline(timeouts.body, partial(_slow_body, timeouts.body))
         self._intake = Intake(max_body_bytes, body_late)
         self._write_through = write_through
-        self._terms = TermsOfPrincipals()
+        self._terms = TermsOfPrincipals(recorded=gate.records)
         self._dispatch = Dispatch(upstream, timeouts)
         self._total = late(timeouts.total, "finish", "TOTAL")
         self._relay = Relay(

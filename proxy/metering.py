@@ -19,7 +19,7 @@ _MOST_TOKENS_PER_INPUT = 64
 
 
 def is_counted(allowance: Allowance) -> bool:
-    """Whether somebody has to know what the key uses."""
+    """Whether the limits of a key need to know what it uses."""
     return allowance.tokens_per_minute is not None or allowance.tokens_per_day is not None
 
 

@@ -62,6 +62,11 @@ class Gate:
         """Whether anything depends on what requests really come to."""
         return self._are_told or (self._budget is not None and self._budget.limit is not None)
 
+    @property
+    def records(self) -> bool:
+        """Whether somebody keeps what each key has used."""
+        return self._are_told
+
     def admit(self, account: str, allowance: Allowance, demand: Demand) -> "Admission":
         """Holds everything for an ``async with`` block.
 

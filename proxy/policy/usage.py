@@ -53,5 +53,5 @@ def _governed(
         return value
     what = "true or false" if expected is bool else "a JSON object"
     raise InvalidValue(
-        f"{where}{name} must be {what} where tokens are limited.", param=where + name
+        f"{where}{name} must be {what} where tokens are counted.", param=where + name
     )

@@ -14,10 +14,11 @@ import pytest
 from proxy.admission.history import History
 from proxy.app import Clocks
 from proxy.config import ConfigError
+from tests.harness import usages
 from tests.harness.client import RawResponse, request_bytes
 from tests.harness.keys import bearer, key_file
 from tests.harness.running import BEARER, CHAT, JSON, Launch, Running
-from tests.harness.upstream import SSE_HEAD, End, chunk, response, sse
+from tests.harness.upstream import LAST_CHUNK, SSE_HEAD, End, chunk, response, sse
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 TODAY = (NOON - datetime(1970, 1, 1, tzinfo=UTC)).days
@@ -159,6 +160,35 @@ async def test_what_is_in_it(proxy: Launch, path: Path, tmp_path: Path) -> None:
     secrets = one[15:], BEARER["Authorization"][7:]
     assert holds(path, one[6:14], *secrets, "hi", "127.0.0.1", "anonymous") == [one[6:14]]
     assert lines(front) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "fields", "asked"),
+    [
+        pytest.param(True, BEARER, True, id="a key and a file"),
+        pytest.param(False, BEARER, False, id="a key and no file"),
+        pytest.param(True, {}, False, id="a file and no key"),
+    ],
+)
+async def test_a_key_without_a_limit_is_counted_by_the_engine(
+    proxy: Launch, path: Path, fields: dict[str, str], *, file: bool, asked: bool
+) -> None:
+    """Where there is a file; and the client gets the stream that it asked for."""
+    # A budget, or nobody would count anything where there is no file.
+    settings: dict[str, Any] = {"allow_anonymous": "true", "kv_budget_tokens": 1_000_000}
+    if file:
+        settings["usage_db"] = path
+    front = await proxy(clocks=Wall().clocks, **settings)
+    figures = usages.VLLM_CHAT if asked else usages.VLLM_CHAT_UNASKED
+    front.upstream.reply = [SSE_HEAD, chunk(figures), LAST_CHUNK]
+    answer = await ask(front, fields, stream=True)
+    assert answer.body == usages.VLLM_CHAT_UNASKED
+    (request,) = front.upstream.requests
+    assert (b'"include_usage":true' in request.body) is asked
+    line = await front.log.of(answer)
+    assert line["usage"] == ("engine" if asked else "estimate")
+    await ended(front)
+    assert (rows(path) if file else []) == ([(TODAY, "env-1", 0, 1, 21, 3)] if asked else [])
 
 
 async def test_a_stream_that_was_left_is_in_it(proxy: Launch, path: Path) -> None:

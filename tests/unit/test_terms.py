@@ -1,6 +1,10 @@
 """The terms of principals: made once for each, and only for as many as are remembered."""
 
-from proxy.principal import Allowance, Principal
+from typing import Any
+
+import pytest
+
+from proxy.principal import ANONYMOUS, Allowance, Principal
 from proxy.terms import TermsOfPrincipals
 
 REMEMBERED = 1024
@@ -37,3 +41,23 @@ def test_keys_come_and_go() -> None:
     assert terms.of(first) is made
     terms.of(principal(REMEMBERED))
     assert terms.of(first) is not made
+
+
+@pytest.mark.parametrize(
+    ("key_id", "limits", "recorded", "wanted"),
+    [
+        pytest.param("k", {}, False, False, id="no limit, and nobody keeps it"),
+        pytest.param("k", {}, True, True, id="no limit, and somebody keeps it"),
+        pytest.param("k", {"tokens_per_day": 9}, False, True, id="a limit of a day"),
+        pytest.param("k", {"tokens_per_minute": 9}, False, True, id="a limit of a minute"),
+        pytest.param("k", {"requests_per_minute": 9}, False, False, id="a limit of requests"),
+        pytest.param(ANONYMOUS, {}, True, False, id="no key, of which nothing is kept"),
+        pytest.param(ANONYMOUS, {"tokens_per_day": 9}, True, True, id="no key, and a limit"),
+    ],
+)
+def test_whose_usage_the_engine_is_asked_for(
+    key_id: str, limits: dict[str, Any], recorded: bool, wanted: bool
+) -> None:
+    """That of whoever has a limit on tokens, and of every key where it is kept."""
+    terms = TermsOfPrincipals(recorded=recorded)
+    assert terms.of(Principal(key_id, "salt", Allowance(**limits))).want_usage is wanted
