@@ -184,6 +184,9 @@ class Connection(HttpToolsProtocol):
         if self._linger is not None:
             return
         self._phase = Phase.HEAD
+        # A thousand strangers that wait would hold for minutes what each has sent: a head, and a body
+        # that nobody has read.
+        self.url, self.headers, cycle.body = b"", [], b""
         if self._meter.size:
             self._meter = HeadMeter()
         # One that closes keeps its place until its client has read the rest.

@@ -209,7 +209,7 @@ class Cycle:
             if self._left_bytes:
                 raise RuntimeError("Response content shorter than Content-Length")
             self.response_complete = True
-            self.piped = None
+            self.piped = self._leave = None
             self._tell_receive()
             self._carrier.answered(self)
 
