@@ -12,6 +12,7 @@ from proxy.auth.credentials import HOW, credential
 from proxy.auth.guessing import Guessing
 from proxy.context import RequestContext
 from proxy.errors import InvalidApiKey, MissingApiKey, TooManyFailures
+from proxy.extensions import KNOWN
 from proxy.middleware.clients import subscriber
 from proxy.policy.query import MAX_QUERY_BYTES, carries_key
 from proxy.principal import ANONYMOUS, Principal
@@ -51,7 +52,7 @@ class AuthLayer:
         except InvalidApiKey:
             self._failed(subscriber(context.client))
             raise
-        known = scope.get("extensions", {}).get("bulwark.known")
+        known = scope.get("extensions", {}).get(KNOWN)
         if known is not None and context.principal.key_id != ANONYMOUS:
             # Where connections are short, strangers give way first.
             known()

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.context import RequestContext
 from proxy.errors import ClientDisconnected, Fault, InternalError, ProxyError
+from proxy.extensions import ABORT
 
 _MAX_FRAMES = 12
 _MAX_CAUSES = 5
@@ -52,7 +53,7 @@ async def _end(error: ProxyError, context: RequestContext, scope: Scope, send: S
         return
     if context.response_started or left:
         # Of a client that left, too: one that merely stopped reading must not take it for complete.
-        scope["extensions"]["bulwark.abort"]["abort"]()
+        scope["extensions"][ABORT]["abort"]()
         return
     body = error.body(context.dialect, context.request_id)
     headers = [

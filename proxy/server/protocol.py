@@ -18,6 +18,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from proxy.errors import InvalidHttp, RawHeaders, Refusal, TargetTooLong
+from proxy.extensions import ABORT, KNOWN
 from proxy.pipe import CLIENT
 from proxy.server import head
 from proxy.server.connection import Connection, OnRefusal, Phase, RefusalFields
@@ -26,13 +27,7 @@ from proxy.server.cycle import Cycle
 from proxy.server.framing import FramingCredit, too_much_framing
 from proxy.server.limits import ProtocolLimits
 
-__all__ = ["ABORT", "KNOWN", "BulwarkProtocol", "OnRefusal", "ProtocolLimits", "protocol"]
-
-ABORT = "bulwark.abort"
-"""The scope extension whose ``abort()`` breaks a response off: nobody can take it for complete."""
-
-KNOWN = "bulwark.known"
-"""The scope extension to call once the client has shown a valid key: its place is given up last."""
+__all__ = ["BulwarkProtocol", "OnRefusal", "ProtocolLimits", "protocol"]
 
 # The most of a request's body that waits for the application before reading stops.
 _BODY_BYTES = 64 * 1024

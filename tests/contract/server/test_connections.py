@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from proxy.errors import Reason
+from proxy.extensions import KNOWN
 from proxy.server.connections import ConnectionLimits, Connections
-from proxy.server.protocol import KNOWN, ProtocolLimits
+from proxy.server.protocol import ProtocolLimits
 from tests.harness.client import RawClient, request_bytes
 from tests.harness.served import Echo, Receive, Scope, Send, Served, answer, serving
 
