@@ -28,7 +28,7 @@ from proxy.policy import Terms, Verdict
 from proxy.policy.query import check_query
 from proxy.principal import Allowance, Principal
 from proxy.relay import Relay
-from proxy.telemetry.usage import UsageMeter
+from proxy.telemetry.usage import Usage, UsageMeter
 from proxy.terms import TermsOfPrincipals
 
 
@@ -131,11 +131,16 @@ class Forward:
                 context.rate_fields = [*context.rate_fields, *admitted.rate_fields]
                 meter = self._meter(endpoint, verdict, allowance)
                 question = Question(endpoint, query, verdict.body, meter)
+                waited_for = False
                 try:
                     await self._serve(context, question, lifeline, send, client)
+                except BaseException:
+                    waited_for = not lifeline.was_left
+                    raise
                 finally:
                     if meter is not None:
-                        self._charge(context, admitted, demand, meter)
+                        usage = meter.usage(admitted.prompt_tokens, waited_for=waited_for)
+                        self._charge(context, admitted, demand, usage)
 
     def _client(self, scope: Scope) -> Client | None:
         """What the server offers beyond ASGI."""
@@ -161,10 +166,9 @@ class Forward:
         return meter_of(endpoint.body, verdict, streamed=verdict.stream and endpoint.streams)
 
     def _charge(
-        self, context: RequestContext, admitted: Admission, demand: Demand, meter: UsageMeter
+        self, context: RequestContext, admitted: Admission, demand: Demand, usage: Usage
     ) -> None:
         """Says everywhere what the request has used, however it ended."""
-        usage = meter.usage(admitted.prompt_tokens)
         admitted.used_tokens = usage.prompt_tokens + usage.completion_tokens
         admitted.output_tokens = usage.completion_tokens
         if not admitted.used_tokens:

@@ -15,7 +15,7 @@ from typing import Self
 from starlette.types import Receive
 
 from proxy.alarm import Alarm
-from proxy.errors import ClientDisconnected, ProxyError, Refusal
+from proxy.errors import ClientDisconnected, ProxyError, Refusal, ShuttingDown
 from proxy.patience import HELD_UP_SECONDS, READING_SECONDS
 from proxy.pipe import Client
 from proxy.scopes import Scope, TaskScope
@@ -78,6 +78,15 @@ class Lifeline:
         self._total = self._phase = total
         self._total_due = self._loop.time() + total.seconds
         self._phase_due = self._excused_due = inf
+
+    @property
+    def was_left(self) -> bool:
+        """Whether its client has ended it, by leaving or by what it sent; no one else has before."""
+        error = self._error
+        # Of all refusals this one is not about what the client did.
+        return isinstance(error, ClientDisconnected | Refusal) and not isinstance(
+            error, ShuttingDown
+        )
 
     def end(self, error: ProxyError) -> None:
         """Ends the request with this error; of several, the first counts, and none once it is over."""

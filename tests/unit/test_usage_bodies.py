@@ -18,6 +18,9 @@ CHAT, MESSAGES, RESPONSES = BodyKind.CHAT, BodyKind.MESSAGES, BodyKind.RESPONSES
 ESTIMATE, BOUND = 7, 100
 """What the prompt was thought to be, and what the output may be."""
 
+MOST = 100_000
+"""What the output may be where a body is long."""
+
 
 def meter_of(kind: BodyKind, *, sequences: int = 1, streamed: bool = False) -> UsageMeter:
     """A meter whose upstream has been asked."""
@@ -284,16 +287,46 @@ def test_a_whole_body_whose_client_has_left_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("streamed", "completion"),
+    ("streamed", "waited_for", "completion"),
     [
-        pytest.param(False, BOUND, id="of an answer in one piece, all that it may have become"),
-        pytest.param(True, 0, id="of a stream, nothing: its first token would have been seen"),
+        pytest.param(False, False, BOUND, id="left: of one piece, all that it may have become"),
+        pytest.param(
+            True, False, 0, id="left: of a stream, whose first token would have been seen"
+        ),
+        pytest.param(False, True, 0, id="ended by us: of one piece, none of which came"),
+        pytest.param(True, True, 0, id="ended by us: of a stream"),
     ],
 )
-def test_an_answer_that_never_came(streamed: bool, completion: int) -> None:
+def test_an_answer_that_never_came(streamed: bool, waited_for: bool, completion: int) -> None:
     """Its engine was at work on it, nobody knows how long; a prompt was read in any case."""
     meter = meter_of(CHAT, sequences=4, streamed=streamed)
-    assert meter.usage(ESTIMATE) == Usage(ESTIMATE, completion, estimated=True)
+    usage = meter.usage(ESTIMATE, waited_for=waited_for)
+    assert usage == Usage(ESTIMATE, completion, estimated=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "completion"),
+    [
+        pytest.param([], 0, id="nothing"),
+        pytest.param([1], 1, id="a byte"),
+        pytest.param([8], 2, id="two tokens' worth"),
+        pytest.param([9], 3, id="a byte more"),
+        pytest.param([MAX_KEPT_BYTES], MAX_KEPT_BYTES // 4, id="as much as is kept"),
+        pytest.param([MAX_KEPT_BYTES + 4], MAX_KEPT_BYTES // 4 + 1, id="more, at once"),
+        pytest.param([MAX_KEPT_BYTES] * 3, MAX_KEPT_BYTES // 4 * 3, id="more, in several chunks"),
+        pytest.param([1 << 20] * 2, MOST, id="more than it may come to"),
+    ],
+)
+def test_a_body_that_its_client_waited_for(sizes: list[int], completion: int) -> None:
+    """What came of it counts, by its bytes: a part of a JSON has no characters."""
+    meter = UsageMeter(CHAT, streamed=False, output_tokens=MOST)
+    meter.asked()
+    meter.begin(200, events=False)
+    for size in sizes:
+        meter.note(b"{" * size)
+    meter.end(complete=False)
+    assert meter.usage(ESTIMATE, waited_for=True) == Usage(ESTIMATE, completion, estimated=True)
+    assert meter.usage(ESTIMATE) == Usage(ESTIMATE, MOST, estimated=True)
 
 
 NOTHING = Usage(0, 0, estimated=False)

@@ -23,6 +23,7 @@ PING = sse({"type": "ping"}, names=True)
 START = sse({"type": "message_start", "message": {"content": []}}, names=True)
 FILTER = event(chunk() | {"choices": [], "prompt_filter_results": []})
 DONE = b"data: [DONE]\n\n"
+ROLE_EVENT = event(ROLE)
 
 
 def running(tokens: int, index: int = 0, **more: str) -> bytes:
@@ -37,6 +38,7 @@ def charged(
     cut: int = 10**9,
     end: bool = False,
     after: float = 0.0,
+    waited_for: bool = False,
 ) -> Usage:
     """What a stream is charged in which these bytes come, and these seconds pass.
 
@@ -47,6 +49,7 @@ def charged(
         cut: The size of the chunks.
         end: Whether it is said to be over, or just left.
         after: Seconds that pass then, before anybody asks.
+        waited_for: Whether it was not its client who ended it.
     """
     now = 1e6
     meter = UsageMeter(
@@ -67,7 +70,36 @@ def charged(
     if end:
         meter.end(complete=False)
     now += after
-    return meter.usage(ESTIMATE)
+    return meter.usage(ESTIMATE, waited_for=waited_for)
+
+
+@pytest.mark.parametrize("end", [False, True], ids=["ended by us", "by the engine"])
+@pytest.mark.parametrize(
+    ("kind", "steps", "prompt", "left", "waited"),
+    [
+        pytest.param(CHAT, (WORD, 3.0, WORD, 10.0), ESTIMATE, 6_502, 2, id="silences"),
+        pytest.param(CHAT, (ROLE_EVENT, 60.0), ESTIMATE, BOUND, 0, id="no text at all"),
+        pytest.param(CHAT, (running(5), 2.0), 21, 1_005, 5, id="a running figure"),
+        pytest.param(CHAT, (running(5), WORD * 9, 2.0), 21, 1_010, 10, id="less than was seen"),
+        pytest.param(MESSAGES, (START, 2.0), ESTIMATE, 1_000, 0, id="another dialect"),
+    ],
+)
+def test_what_its_client_did_not_end_costs_what_came(
+    kind: BodyKind,
+    steps: tuple[bytes | float, ...],
+    prompt: int,
+    left: int,
+    waited: int,
+    *,
+    end: bool,
+) -> None:
+    """And nothing for the time in which more may have been generated, as it does whoever leaves."""
+    after = 0.0 if end else 1.0
+    more = 0 if end else 500
+    by_client = charged(kind, *steps, end=end, after=after)
+    assert by_client == Usage(prompt, min(BOUND, left + more), estimated=True)
+    by_others = charged(kind, *steps, end=end, after=after, waited_for=True)
+    assert by_others == Usage(prompt, waited, estimated=True)
 
 
 @pytest.mark.parametrize("cut", [1, 10**9])

@@ -113,7 +113,7 @@ class UsageMeter:
             self._body.complete = complete
         return self._stream.end() if self._stream is not None else b""
 
-    def usage(self, estimated_prompt_tokens: int) -> Usage:
+    def usage(self, estimated_prompt_tokens: int, *, waited_for: bool = False) -> Usage:
         """What the request used, as far as that is known.
 
         Where the engine states no figure that can be believed: the estimate of the prompt, and of
@@ -122,7 +122,13 @@ class UsageMeter:
         have held back what it had. Of an answer that was to come in one piece and did not, nobody
         knows how far the engine had come. It is charged in full, as it was reserved, which is the
         most that anything is: less would be a way to have long answers worked on for less than they
-        cost, again and again. A running figure is the least, until the end was seen. What the upstream refused, or failed to answer, is free.
+        cost, again and again. A running figure is the least, until the end was seen. What the
+        upstream refused, or failed to answer, is free.
+
+        Args:
+            estimated_prompt_tokens: What the prompt was taken for.
+            waited_for: Whether it was cut short by us or by the engine, and not by its client.
+                Then nothing is charged that may merely have been generated, but what came.
         """
         if not self._asked or self._status not in _SUCCESS or self._kind in _FREE:
             return Usage(0, 0, estimated=False)
@@ -135,7 +141,8 @@ class UsageMeter:
         if completion is not None and completion > self._most_stated:
             completion = None if said.exact else self._bound
         if completion is not None and not said.over:
-            completion = min(self._bound, max(completion + self._since(said), self._seen()))
+            since = 0 if waited_for else self._since(said)
+            completion = min(self._bound, max(completion + since, self._seen(waited_for)))
         estimated = prompt is None or completion is None or not (said.exact and said.over)
         if prompt is None:
             prompt = estimated_prompt_tokens
@@ -143,7 +150,7 @@ class UsageMeter:
             # llama.cpp states each of several prompts, and one prompt with each of its choices.
             prompt, estimated = max(prompt, min(said.prompts, estimated_prompt_tokens)), True
         if completion is None:
-            completion = min(self._seen(), self._bound)
+            completion = min(self._seen(waited_for), self._bound)
         return Usage(prompt, completion, estimated)
 
     def _since(self, said: Figures) -> int:
@@ -152,13 +159,15 @@ class UsageMeter:
             return 0
         return sum(map(self._stream.tokens_since, said.open_since))
 
-    def _seen(self) -> int:
-        """Tokens of output, as far as they could be seen, or must be feared."""
+    def _seen(self, waited_for: bool) -> int:
+        """Tokens of output, as far as they could be seen or, where nobody waited, must be feared."""
         if self._stream is not None:
-            return self._stream.tokens() + self._stream.unseen_tokens()
+            return self._stream.tokens() + (0 if waited_for else self._stream.unseen_tokens())
         if self._body is None:
-            return 0 if self._streamed else self._bound
+            return 0 if self._streamed or waited_for else self._bound
         characters = self._body.characters()
+        if characters is None and waited_for:
+            characters = self._body.size
         return self._bound if characters is None else -(-characters // CHARACTERS_PER_TOKEN)
 
 

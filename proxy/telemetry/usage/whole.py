@@ -43,12 +43,12 @@ class WholeBody:
         complete: Whether its last byte has come.
     """
 
-    __slots__ = ("_cut", "_head", "_kept", "_output", "complete")
+    __slots__ = ("_dropped", "_head", "_kept", "_output", "complete")
 
     def __init__(self) -> None:
         self._kept = bytearray()
         self._head = b""
-        self._cut = False
+        self._dropped = 0
         self._output: Any = None
         self.complete = False
 
@@ -61,15 +61,21 @@ class WholeBody:
             self._head = head + chunk[:missing]
         kept = self._kept
         kept += chunk[-MAX_KEPT_BYTES:]
-        self._cut = self._cut or len(chunk) > MAX_KEPT_BYTES
+        if len(chunk) > MAX_KEPT_BYTES:
+            self._dropped += len(chunk) - MAX_KEPT_BYTES
         if len(kept) > MAX_KEPT_BYTES:
-            self._cut = True
+            self._dropped += len(kept) - TAIL_BYTES
             del kept[:-TAIL_BYTES]
         return chunk
 
+    @property
+    def size(self) -> int:
+        """The bytes of it that have come."""
+        return self._dropped + len(self._kept)
+
     def tell(self, said: Said) -> None:
         """Hands over what the body states."""
-        if self._cut:
+        if self._dropped:
             self._tell_ends(said)
             return
         try:
@@ -87,7 +93,7 @@ class WholeBody:
 
     def characters(self) -> int | None:
         """Those generated; None: not known. To be asked after ``tell``, and only where it matters."""
-        if self._cut:
+        if self._dropped:
             return None
         if self._output is _UNREADABLE:
             return len(self._kept) if self.complete else None
