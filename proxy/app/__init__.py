@@ -15,7 +15,7 @@ from proxy.app.build import build
 from proxy.app.clocks import Clocks
 from proxy.app.configure import configure, key_store
 from proxy.app.exposure import exposed
-from proxy.app.history import FORGETFUL, is_forgetful
+from proxy.app.history import FORGETFUL, is_forgetful, usage_problems
 from proxy.app.server import Bulwark, bind
 from proxy.auth.keys import KeyStore
 from proxy.config import Settings
@@ -31,6 +31,7 @@ __all__ = [
     "is_forgetful",
     "key_store",
     "run",
+    "usage_problems",
 ]
 
 

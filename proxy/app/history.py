@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from proxy.admission.history import History, HistoryError, HistoryFile, Kept, seeds
+from proxy.admission.history import History, HistoryError, HistoryFile, Kept, look, seeds
 from proxy.admission.rates.window import Counter
 from proxy.app.clocks import Clocks
 from proxy.auth.keys import KeyStore
@@ -40,12 +41,31 @@ def opened(settings: Settings, clocks: Clocks) -> Opened | None:
     if (path := settings.usage_db) is None:
         return None
     file = HistoryFile(path)
-    today = History(file, wall(clocks)).today()
+    today = _today(path, clocks)
     try:
         kept = file.begin(today)
     except HistoryError as exc:
-        raise ConfigError([f"PROXY_USAGE_DB: {path} {exc}"]) from exc
+        raise ConfigError([_told(path, exc)]) from exc
     return Opened(file, kept, seeds(kept.charged, today))
+
+
+def usage_problems(settings: Settings, clocks: Clocks = Clocks()) -> list[str]:  # noqa: B008 - frozen
+    """Why ``opened`` would raise, in its words; nothing is made for that, and nothing changed."""
+    if (path := settings.usage_db) is None:
+        return []
+    try:
+        look(path, _today(path, clocks))
+    except HistoryError as exc:
+        return [_told(path, exc)]
+    return []
+
+
+def _today(path: Path, clocks: Clocks) -> int:
+    return History(HistoryFile(path), wall(clocks)).today()
+
+
+def _told(path: Path, exc: HistoryError) -> str:
+    return f"PROXY_USAGE_DB: {path} {exc}"
 
 
 def wall(clocks: Clocks) -> Callable[[], float]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy import app
+from proxy.auth.keys import KeyStore
 from proxy.cli.failures import EXIT_USAGE, give_up
 from proxy.config import ConfigError, Settings
 from proxy.config.describe import descriptions, shown
@@ -20,9 +21,12 @@ _PIPE_WIDTH = 10_000
 def check(
     as_json: bool = typer.Option(False, "--json", help="Print JSON, for scripts."),
 ) -> None:
-    """Print the effective settings, secrets redacted, or everything that is wrong with them."""
+    """Print the effective settings, secrets redacted, or everything that is wrong with them.
+
+    Nothing is made, changed or connected to.
+    """
     try:
-        settings, keys = app.configure(os.environ)
+        settings, keys = _configured()
     except ConfigError as exc:
         if not as_json:
             give_up("the configuration is wrong", exc.problems)
@@ -41,6 +45,14 @@ def check(
         for warning in warnings:
             typer.echo(f"* {warning}")
         typer.echo(f"Keys: {len(keys)}. The configuration is right.")
+
+
+def _configured() -> tuple[Settings, KeyStore]:
+    """What ``serve`` would begin with; raises for what would keep it from that, but for ports."""
+    settings, keys = app.configure(os.environ)
+    if problems := app.usage_problems(settings):
+        raise ConfigError(problems)
+    return settings, keys
 
 
 def _values(settings: Settings) -> dict[str, str]:

@@ -195,13 +195,13 @@ def test_check_says_what_keys_are_given_and_do_not_get(tmp_path: Path) -> None:
 
 
 def test_check_says_that_a_restart_gives_a_new_day(tmp_path: Path) -> None:
-    """Where a key has a limit for a day and nothing remembers it; and looks at no file for that."""
+    """Where a key has a limit for a day and nothing remembers it."""
     keys, _ = key_file(tmp_path, "", "tokens_per_day = 9")
     limited = {"keys_file": str(keys)}
     (told,) = json.loads(bulwark("check", "--json", **limited).stdout)["warnings"]
     assert "PROXY_USAGE_DB" in told
     assert bulwark("check", **limited).stdout.count(f"* {told}\n") == 1
-    path = tmp_path / "none" / "usage.db"
+    path = tmp_path / "usage.db"
     for more in ({"usage_db": str(path)}, {"redis_url": "redis://127.0.0.1:9"}):
         run = bulwark("check", "--json", **limited, **more)
         assert (run.returncode, json.loads(run.stdout)["warnings"]) == (0, [])

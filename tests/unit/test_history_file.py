@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from proxy.admission.history import HistoryError, HistoryFile, Kept, causes
-from proxy.admission.history.file import KEPT_DAYS, VERSION
+from proxy.admission.history.file import KEPT_DAYS
+from proxy.admission.history.table import VERSION
 from tests.harness.leftout import PREFIX
 
 TODAY = 20_000
@@ -212,22 +213,23 @@ def cut_short(path: Path) -> None:
     os.truncate(path, 3 * 4096)
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        pytest.param(a_folder, "is a folder", id="a folder"),
-        pytest.param(a_pipe, "is not a regular file", id="a pipe"),
-        pytest.param(everybodys, "chmod go-w", id="others may write it"),
-        pytest.param(a_text, "is not a database of SQLite", id="a text"),
-        pytest.param(of_another_program, "of another program", id="another program's"),
-        pytest.param(without_a_version, "of another program", id="one without a version"),
-        pytest.param(newer, "has version 2", id="a newer version"),
-        pytest.param(without_its_table, "not as this program makes it", id="no table"),
-        pytest.param(with_no_text_for_an_id, "not as this program makes it", id="bytes for an id"),
-        pytest.param(with_a_bad_page, "is damaged", id="a bad page"),
-        pytest.param(cut_short, "is damaged", id="cut short"),
-    ],
-)
+REFUSED = [
+    pytest.param(a_folder, "is a folder", id="a folder"),
+    pytest.param(a_pipe, "is not a regular file", id="a pipe"),
+    pytest.param(everybodys, "chmod go-w", id="others may write it"),
+    pytest.param(a_text, "is not a database of SQLite", id="a text"),
+    pytest.param(of_another_program, "of another program", id="another program's"),
+    pytest.param(without_a_version, "of another program", id="one without a version"),
+    pytest.param(newer, "has version 2", id="a newer version"),
+    pytest.param(without_its_table, "not as this program makes it", id="no table"),
+    pytest.param(with_no_text_for_an_id, "not as this program makes it", id="bytes for an id"),
+    pytest.param(with_a_bad_page, "is damaged", id="a bad page"),
+    pytest.param(cut_short, "is damaged", id="cut short"),
+]
+"""What is no such file: how it is made, and what is said of it."""
+
+
+@pytest.mark.parametrize(("make", "why"), REFUSED)
 def test_what_is_refused(path: Path, make: Callable[[Path], None], why: str) -> None:
     """At the start; and what is there is left as it is."""
     make(path)

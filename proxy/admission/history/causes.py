@@ -17,13 +17,20 @@ _WORDS = {
     "MISMATCH": "is not as this program makes it",
     "NOLFS": "the disk takes no file of that size",
 }
+_UNWRITABLE = "cannot be written"
 # What it says also where a file may be written and its folder may not: it needs a journal beside it.
 _PERMISSION = {
-    "READONLY": "cannot be written",
+    "READONLY": _UNWRITABLE,
     "CANTOPEN": "cannot be opened, or nothing written beside it",
-    "PERM": "cannot be written",
-    "AUTH": "cannot be written",
+    "PERM": _UNWRITABLE,
+    "AUTH": _UNWRITABLE,
 }
+
+LEFT_BEHIND = (
+    "has a journal of a process that was killed beside it, and cannot be read until a server has "
+    "been started on it"
+)
+"""Of a file that is only read: nobody may play the journal back."""
 
 
 def told(exc: sqlite3.Error) -> str:
@@ -36,6 +43,11 @@ def told(exc: sqlite3.Error) -> str:
     if (what := _PERMISSION.get(word)) is not None:
         return f"{what}; {_who()}"
     return _WORDS.get(word, f"SQLite says {name}")
+
+
+def unwritable() -> str:
+    """As of SQLite, before it is asked."""
+    return f"{_UNWRITABLE}; {_who()}"
 
 
 def of_system(exc: OSError) -> str:

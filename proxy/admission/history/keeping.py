@@ -7,7 +7,8 @@ written, it is no more than that. A process that is killed loses what it has not
 import asyncio
 from collections.abc import Callable
 
-from proxy.admission.history.file import HistoryError, HistoryFile
+from proxy.admission.history.file import HistoryFile
+from proxy.admission.history.table import HistoryError
 from proxy.admission.rates.ledger import Charge
 from proxy.admission.rates.window import DAILY_TOKENS, ticks
 from proxy.admission.strangers import is_stranger
