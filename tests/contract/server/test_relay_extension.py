@@ -106,6 +106,25 @@ async def test_each_push_is_one_chunk_and_the_connection_goes_on(serve: Serve) -
             assert chunks == [b"before", b"1", b"2", b"3", b"behind", b""]
 
 
+async def test_what_is_pushed_after_the_end_goes_nowhere(serve: Serve) -> None:
+    """Also where nobody has said that nothing more would be: the next answer begins behind it."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await start(send)
+        sink = client_of(scope).open(Flow())
+        assert sink is not None
+        sink(b"pushed")
+        await piece(send, b"", more=False)
+        sink(b"late")
+
+    served = await serve(app)
+    async with await served.connect() as client:
+        for _ in range(2):
+            await client.send(REQUEST)
+            response = await client.read_response()
+            assert (response.status, response.body) == (200, b"pushed")
+
+
 # The client leaves
 
 
