@@ -32,14 +32,17 @@ def main() -> None:
         pretty_exceptions_enable=False,
     )
     commands.callback()(_options)
-    if sys.argv[1:2] not in (["keys"], ["--version"]):
+    wanted = sys.argv[1:2]
+    if wanted not in (["keys"], ["usage"], ["--version"]):
         _add_server_commands(commands)
+    if wanted != ["keys"]:
+        _add_usage(commands)
     _add_keys(commands)
     commands()
 
 
 def _add_server_commands(commands: typer.Typer) -> None:
-    # All of the server, which takes half a second that these two have no use for.
+    # All of the server, which takes half a second that the others have no use for.
     from proxy.cli.capacity import capacity  # noqa: PLC0415
     from proxy.cli.check import check  # noqa: PLC0415
     from proxy.cli.demo import demo  # noqa: PLC0415
@@ -47,6 +50,12 @@ def _add_server_commands(commands: typer.Typer) -> None:
 
     for command in (serve, demo, check, capacity):
         commands.command(cls=Command)(command)
+
+
+def _add_usage(commands: typer.Typer) -> None:
+    from proxy.cli.usage import usage  # noqa: PLC0415 - reads the database, which keys have no use for
+
+    commands.command(cls=Command)(usage)
 
 
 def _add_keys(commands: typer.Typer) -> None:

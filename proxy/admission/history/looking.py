@@ -35,7 +35,7 @@ class Sums:
         charged_tokens: What counted against limits of tokens a day.
     """
 
-    of: object
+    of: int | str
     requests: int
     prompt_tokens: int
     output_tokens: int
