@@ -184,4 +184,8 @@ class Answer:
             self._patience.cancel()
         if self._commitment is not None:
             self._commitment.cancel()
+        if exc_type is not None and self._keep_alive is not None:
+            behind = self._client is not None and self._client.behind
+            said_all = self._keep_alive.has_said_all(self._context.dialect)
+            self._context.has_all = said_all and not behind
         self._stop()

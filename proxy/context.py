@@ -37,6 +37,8 @@ class RequestContext:
             only be told as an event; false again from the upstream's own events on.
         prompt_tokens: What the engine read, and `completion_tokens` what it wrote: as it said so or,
             with `usage_estimated`, as far as can be told. None where nobody looked.
+        has_all: Whether the stream was broken off when its client had been given the event with which
+            it ends: who leaves then has left nothing.
         fault: For whoever has to find out what failed: classes of exceptions and, of a bug, where.
             Never a message: it could quote a client.
     """
@@ -69,6 +71,7 @@ class RequestContext:
     response_complete: bool = False
     told_status: int = 0
     committed: bool = False
+    has_all: bool = False
     fault: str = ""
 
     @property

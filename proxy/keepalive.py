@@ -10,6 +10,8 @@ import asyncio
 
 from starlette.types import Send
 
+from proxy.endings import is_over
+from proxy.errors import Dialect
 from proxy.pipe import Flow, Sink
 
 COMMENT = b": keep-alive\n\n"
@@ -19,29 +21,35 @@ IS_COMMENT = "bulwark.comment"
 
 # Events end with an empty line, and a line with LF, CR or CRLF. "\n\r" may be half of "\n\r\n".
 _ENDS_OF_EVENT = (b"\n\n", b"\n\r\n", b"\r\r")
-_LONGEST_END = 3
+# As much as the last events of all dialects are long that are short.
+_TAIL_BYTES = 64
 
 
 class Boundary:
     """Whether a stream of events, cut into any chunks, is between two events now. Pure.
 
     Only its last bytes tell: noting a chunk takes 0.1 µs, whatever its size.
+
+    Attributes:
+        tail: How it ends: its last chunk, or of several short ones the last bytes.
     """
 
-    __slots__ = ("_tail",)
+    __slots__ = ("tail",)
 
     def __init__(self) -> None:
-        self._tail = b"\n\n"
+        self.tail = b"\n\n"
 
     def note(self, chunk: bytes) -> None:
         """This came next."""
-        tail = chunk[-_LONGEST_END:]
-        self._tail = tail if len(tail) == _LONGEST_END else (self._tail + tail)[-_LONGEST_END:]
+        if len(chunk) >= _TAIL_BYTES:
+            self.tail = chunk
+        else:
+            self.tail = (self.tail[-_TAIL_BYTES:] + chunk)[-_TAIL_BYTES:]
 
     @property
     def between_events(self) -> bool:
         """Whether a comment would be one here; false where it is not certain."""
-        return self._tail.endswith(_ENDS_OF_EVENT)
+        return self.tail.endswith(_ENDS_OF_EVENT)
 
 
 class KeepAlive:
@@ -102,10 +110,15 @@ class KeepAlive:
             sink: The client's; nothing is written any more, and no comment is on its way.
             flow: Says whether the client takes what there is.
         """
-        if self._timer is None:
-            return sink
-        self._sink, self._flow = sink, flow
         time, note = self._loop.time, self._boundary.note
+        if self._timer is None:
+
+            def pass_on(chunk: bytes) -> None:
+                sink(chunk)
+                note(chunk)
+
+            return pass_on
+        self._sink, self._flow = sink, flow
 
         def push(chunk: bytes) -> None:
             sink(chunk)
@@ -113,6 +126,10 @@ class KeepAlive:
             note(chunk)
 
         return push
+
+    def has_said_all(self, dialect: Dialect) -> bool:
+        """Whether what was written last is the event after which nothing has to come."""
+        return self._boundary.between_events and is_over(dialect, self._boundary.tail)
 
     async def comment(self) -> None:
         """Sends a comment now."""

@@ -90,7 +90,13 @@ class Pipe(Protocol):
 
 
 class Client(Protocol):
-    """The server's side of one request, for as long as its answer is pending."""
+    """The server's side of one request, for as long as its answer is pending.
+
+    Attributes:
+        behind: Whether its client had not taken all that was written when it left.
+    """
+
+    behind: bool
 
     def on_disconnect(self, leave: Callable[[Refusal | None], None]) -> None:
         """Calls this once when the client leaves, at once if it has left.

@@ -94,7 +94,7 @@ LOG_FIELDS: Mapping[str, str] = {
     "key_id": "Public id of the key, `env-1`, … or `anonymous`; null where nobody was let in.",
     "method": "The method, or `other`.",
     "endpoint": "As in `PROXY_ENDPOINTS`, `healthz` or `admin`; null for any other path.",
-    "status": "What the client was told, be it in an event; 499 where it had left.",
+    "status": "What the client was told, be it in an event; 499 where it had left before the last of them.",
     "outcome": "`ok`, or the code of the error.",
     "upstream_status": "What the upstream said; null if it was not asked or said nothing.",
     "stream": "Whether the request asked for a stream.",

@@ -151,6 +151,11 @@ class _Recorder:
                 _add_missing(headers, context.rate_fields)
         await self._send(message)
 
+    @property
+    def behind(self) -> bool:
+        """As the server's own."""
+        return self._client is not None and self._client.behind
+
     def on_disconnect(self, leave: Callable[[Refusal | None], None]) -> None:
         """As the server's own."""
         if self._client is not None:

@@ -43,8 +43,12 @@ class ErrorLayer:
 
 
 async def _end(error: ProxyError, context: RequestContext, scope: Scope, send: Send) -> None:
-    context.outcome = error.reason
     left = isinstance(error, ClientDisconnected)
+    if left and context.has_all:
+        # OpenAI's SDKs leave at the last event, and do not wait for the end of the body behind it.
+        context.response_complete = True
+    else:
+        context.outcome = error.reason
     if context.committed and not left:
         # The one answer that has begun and can still say what went wrong. Without the end that the
         # route's clients wait for, so that none can take it for complete.

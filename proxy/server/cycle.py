@@ -56,11 +56,12 @@ class Cycle:
         piped: Stops and starts what is pushed into the answer, while something is.
         more_body: Whether the request has not come whole.
         body: What has come of it and was not received yet.
+        behind: Whether the client had left more unread than there is room for when it left.
     """
 
     __slots__ = (
         "_carrier", "_chunked", "_defaults", "_event", "_flow", "_head", "_head_only", "_http_1_0", "_leave",
-        "_left_bytes", "_log", "_news", "_transport", "awaits_continue", "body", "close_delimited",
+        "_left_bytes", "_log", "_news", "_transport", "awaits_continue", "behind", "body", "close_delimited",
         "disconnected", "keep_alive", "more_body", "piped", "refusal", "response_complete",
         "response_started",
     )  # fmt: skip
@@ -89,6 +90,7 @@ class Cycle:
         self.more_body = True
         self.refusal: Refusal | None = None
         self.disconnected = False
+        self.behind = False
         self.response_started = False
         self.response_complete = False
         self.close_delimited = False
@@ -261,6 +263,7 @@ class Cycle:
 
     def disconnect(self) -> None:
         """Makes ``receive`` tell of a disconnect and ``send`` do nothing, from now on and at once."""
+        self.behind = self.behind or self._flow.write_paused
         self.disconnected = True
         self._tell_receive()
         self._flow.resume_writing()

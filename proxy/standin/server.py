@@ -82,9 +82,12 @@ class _Server:
         self, events: Iterator[bytes], tokens: tuple[int, int]
     ) -> AsyncIterator[bytes]:
         with self._figures.request(*tokens):
+            yield next(events)
+            self._figures.word()
             for event in events:
-                yield event
+                # Before each and not behind it: engines end the body with the last.
                 await asyncio.sleep(self._word_seconds)
+                yield event
                 # Each event is a word, but for a few around them.
                 self._figures.word()
 

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.answer import Answer
 from proxy.context import RequestContext
-from proxy.errors import Refusal
+from proxy.errors import Dialect, Refusal
 from proxy.keepalive import COMMENT, IS_COMMENT, KeepAlive
 from proxy.pipe import Flow, Sink
 from tests.harness import warp
@@ -116,15 +116,21 @@ def test_what_was_written_before_counts() -> None:
     assert (stream.sent, stream.taken) == ([HALF], [(15, REST), (25, COMMENT)])
 
 
-async def test_where_comments_are_off_nothing_stands_in_between() -> None:
-    """The sink is the client's own."""
+async def test_where_comments_are_off_chunks_go_through() -> None:
+    """And how the stream ends is known all the same."""
     stream = Stream(seconds=0.0)
     stream.open()
-    assert stream.push == stream.take
+    stream.push(REST)
+    assert not stream.keep_alive.has_said_all(Dialect.OPENAI)
+    stream.push(b"data: [DONE]\n\n")
+    assert [chunk for _, chunk in stream.taken] == [REST, b"data: [DONE]\n\n"]
+    assert stream.keep_alive.has_said_all(Dialect.OPENAI)
 
 
 class Client:
     """What a server offers beyond ASGI, and the order in which everything comes."""
+
+    behind = False
 
     def __init__(self) -> None:
         self.order: list[object] = []

@@ -115,8 +115,8 @@ async def test_the_synchronous_client(front: Launch, model: str) -> None:
     await running.log.nth(1)
     whole, streamed = [line["outcome"] for line in running.log.requests()]
     assert whole == "ok"
-    # It hangs up at message_stop unless the end of the body has come with it.
-    assert streamed in {"ok", "client_disconnected"}
+    # It may hang up at message_stop, and has had everything.
+    assert streamed == "ok"
 
 
 @STANDIN

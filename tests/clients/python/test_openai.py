@@ -114,8 +114,8 @@ async def test_the_synchronous_client(front: Launch, model: str) -> None:
     await running.log.nth(2)
     whole, streamed, listed = [line["outcome"] for line in running.log.requests()]
     assert whole == listed == "ok"
-    # It hangs up at [DONE] unless the end of the body has come with it, as the engine may have it.
-    assert streamed in {"ok", "client_disconnected"}
+    # It may hang up at [DONE], and has had everything.
+    assert streamed == "ok"
 
 
 @STANDIN

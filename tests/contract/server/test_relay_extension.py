@@ -309,10 +309,12 @@ class Floods:
         self.pushed = 0
         self.gone = asyncio.Event()
         self.told: list[Refusal | None] = []
+        self.behind: list[bool] = []
+        self._client: Client | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        client = client_of(scope)
+        self._client = client = client_of(scope)
         client.on_disconnect(self._leave)
         await start(send)
         flow = Flow()
@@ -329,8 +331,11 @@ class Floods:
         await self.again.resumed.wait()
         client.done()
         await piece(send, b"end", more=False)
+        self.behind.append(client.behind)
 
     def _leave(self, refusal: Refusal | None) -> None:
+        assert self._client is not None
+        self.behind.append(self._client.behind)
         self.told.append(refusal)
         self.gone.set()
 
@@ -347,6 +352,7 @@ async def test_a_client_that_does_not_keep_up_stops_the_flow(serve: Serve) -> No
     assert app.source.told == ["pause"]
     assert app.again.told[:2] == ["pause", "resume"]
     assert app.told == []
+    assert app.behind == [False]
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["that leaves", "that takes nothing"])
@@ -362,6 +368,7 @@ async def test_a_client_that_does_not_read(serve: Serve, *, leaves: bool) -> Non
         await app.gone.wait()
         await app.again.resumed.wait()
     assert app.told == [None]
+    assert app.behind[0]
 
 
 async def test_what_raises_breaks_the_answer_off(serve: Serve) -> None:
