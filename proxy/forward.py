@@ -18,7 +18,7 @@ from proxy.answer import Answer
 from proxy.context import RequestContext
 from proxy.dispatch import Dispatch, Question, Timeouts, Upstream, late
 from proxy.endpoints import BodyKind, Endpoint
-from proxy.errors import InternalError, RequestTimeout
+from proxy.errors import InternalError, Reason, RequestTimeout, UpstreamError
 from proxy.intake import Intake
 from proxy.lifeline import Deadline, Lifeline, Lifelines
 from proxy.listing import Listing
@@ -30,6 +30,9 @@ from proxy.principal import Allowance, Principal
 from proxy.relay import Relay
 from proxy.telemetry.usage import Usage, UsageMeter
 from proxy.terms import TermsOfPrincipals
+
+# A look at HTTPStatus is a call.
+_FIRST_FAULT = 500
 
 
 class Judge(Protocol):
@@ -194,6 +197,9 @@ class Forward:
             if question.body is None and response.is_success:
                 response = await self._listing.shown(response, question.models, lifeline)
             await self._relay.stream(response, answer, lifeline, question.meter)
+        if response.status_code >= _FIRST_FAULT:
+            # Told in its own words; that it has failed is the same as where we had to tell it.
+            context.outcome, context.fault = Reason.UPSTREAM_ERROR, UpstreamError.__qualname__
 
     def _begin(
         self, context: RequestContext, endpoint: Endpoint, send: Send, client: Client | None

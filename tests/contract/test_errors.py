@@ -162,14 +162,41 @@ async def test_an_upstream_that_is_not_there_is_503(proxy: Launch) -> None:
 async def test_the_upstreams_own_errors_are_relayed(
     proxy: Launch, status: int, kind: bytes, body: bytes, stream: bytes
 ) -> None:
-    """Status, type and body as they are, streaming asked for or not; no refusal of ours."""
+    """Status, type and body as they are, streaming asked for or not; no refusal of ours.
+
+    That it could not is a fault of its own; that it did not want to (4xx) is none.
+    """
     front = await proxy()
     front.upstream.reply = [response(body, status, [(b"Content-Type", kind)])]
     answer = await front.chat(CHAT_BODY.replace(b"16}", b'16,"stream":%b}' % stream))
     assert (answer.status, answer.body) == (status, body)
     assert answer.header(b"content-type") == kind
     line = await front.log.of(answer)
-    assert (line["outcome"], line["upstream_status"]) == ("ok", status)
+    failed = "upstream_error", "error", "UpstreamError"
+    told = line["outcome"], line["level"], line.get("fault")
+    assert told == (failed if status >= 500 else ("ok", "info", None))
+    assert (line["status"], line["upstream_status"]) == (status, status)
+    front.assert_counted(line)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        pytest.param(499, "ok", id="the last of the client's errors"),
+        pytest.param(500, "upstream_error", id="the first of the engine's"),
+        pytest.param(599, "upstream_error", id="the last"),
+    ],
+)
+async def test_a_list_that_the_upstream_does_not_give(
+    proxy: Launch, status: int, outcome: str
+) -> None:
+    """Is relayed and recorded like any other answer."""
+    front = await proxy()
+    front.upstream.reply = [response(b"{}", status)]
+    answer = await front.ask("GET", "/v1/models", BEARER)
+    assert (answer.status, answer.body) == (status, b"{}")
+    line = await front.log.of(answer)
+    assert (line["status"], line["outcome"]) == (status, outcome)
     front.assert_counted(line)
 
 

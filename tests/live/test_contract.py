@@ -67,7 +67,8 @@ async def assert_arrived(
     assert response.complete
     assert bytes(tap_of(running).answers[0]).startswith(b"HTTP/1.1 %d " % response.status)
     line = await running.log.of(response)
-    assert (line["outcome"], line["upstream_status"]) == ("ok", response.status)
+    outcome = "ok" if response.status < 500 else "upstream_error"
+    assert (line["outcome"], line["upstream_status"]) == (outcome, response.status)
     assert response.status < 500 or any(words in response.body for words in OWN_FAULTS)
     tally.add("passed")
     return response
