@@ -53,9 +53,8 @@ def usage(
     A running server adds to its file every 5 seconds.
     """
     path = _path()
-    since = (datetime.now(UTC).date() - _FIRST_DAY).days - days + 1
     try:
-        sums = (sums_by_day if by is By.DAY else sums_by_key)(path, since)
+        sums = (sums_by_day if by is By.DAY else sums_by_key)(path, first(days, datetime.now(UTC)))
     except HistoryError as exc:
         give_up(_FAILED, [f"{_SETTING}: {path} {exc}"])
     names = _names() if by is By.KEY and sums else {}
@@ -67,6 +66,11 @@ def usage(
     else:
         when = "today" if days == 1 else f"in the last {days} days"
         put_out(f"No key has used anything {when} (UTC).\n")
+
+
+def first(days: int, now: datetime) -> int:
+    """The number of the first of so many days, of which the last is today."""
+    return (now.date() - _FIRST_DAY).days - days + 1
 
 
 def _path() -> Path:

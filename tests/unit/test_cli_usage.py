@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from proxy.admission.history import HistoryFile
 from proxy.admission.history.file import Rows
+from proxy.cli.usage import first
 from proxy.cli.usage import usage as usage_command
 from tests.harness.keycommands import id_of, made
 from tests.unit.test_cli import KEY, bulwark
@@ -100,7 +101,7 @@ def path(tmp_path: Path, keys: tuple[Path, str]) -> Path:
         tmp_path / "usage.db",
         {
             (TODAY, keys[1]): (7, 1, 1_000, 9),
-            (TODAY - 3, "env-1"): (0, 2, 20_000, 30),
+            (TODAY - 3, "env-1"): (0, 2, 20_000, 3),
             (TODAY - 3, keys[1]): (8, 1, 5, 5),
             (TODAY - 200, "gone"): (1, 2, 3, 4),
         },
@@ -112,7 +113,7 @@ def test_who_used_how_much(path: Path, keys: tuple[Path, str]) -> None:
     alice = [keys[1], "alice", "2", "1,005", "14", "15"]
     assert table(usage(path=path, keys=keys[0])) == [
         ["key", "name", *HEAD],
-        ["env-1", "", "2", "20,000", "30", "0"],
+        ["env-1", "", "2", "20,000", "3", "0"],
         alice,
     ]
     assert table(usage("--days=300", path=path, keys=keys[0]))[3] == [
@@ -130,14 +131,16 @@ def test_when_it_was_used(path: Path) -> None:
     day = str(date(1970, 1, 1) + timedelta(days=TODAY - 3))
     rows = table(usage("--by", "day", path=path))
     assert rows[0] == ["day", *HEAD]
-    assert rows[1] == [day, "3", "20,005", "35", "8"]
+    assert rows[1] == [day, "3", "20,005", "8", "8"]
     assert len(rows) == 3
 
 
 def test_figures_stand_below_each_other(path: Path) -> None:
     """By their last digits."""
-    ends = {re.search(r"\d  ?│ +(30|14) │", line) for line in usage(path=path).stdout.splitlines()}
-    assert len({found.end() for found in ends if found}) == 1
+    ends = [re.search(r"│ +(3|14) │", line) for line in usage(path=path).stdout.splitlines()]
+    found = [end.end() for end in ends if end]
+    assert len(found) == 2
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
@@ -152,6 +155,20 @@ def test_of_how_many_days(path: Path, days: int, rows: int) -> None:
     """Today's is the last of them."""
     found = usage(f"--days={days}", "--by=day", "--json", path=path)
     assert len(json.loads(found.stdout)) == rows
+
+
+@pytest.mark.parametrize(
+    ("days", "day"),
+    [
+        pytest.param(1, 20_000, id="today alone"),
+        pytest.param(2, 19_999, id="and yesterday"),
+        pytest.param(100_000, -79_999, id="since before there were such days"),
+    ],
+)
+def test_the_first_of_so_many_days(days: int, day: int) -> None:
+    """To the last second of today."""
+    for moment in (time.min, time.max):
+        assert first(days, datetime.combine(date(2024, 10, 4), moment, UTC)) == day
 
 
 def test_json(path: Path, keys: tuple[Path, str]) -> None:

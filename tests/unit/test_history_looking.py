@@ -17,6 +17,7 @@ from tests.unit.test_history_file import (
     REFUSED,
     TODAY,
     altered,
+    needs_mounts,
 )
 
 
@@ -114,16 +115,21 @@ def test_a_folder_that_is_none(tmp_path: Path, where: str) -> None:
     assert told == said(lambda: HistoryFile(tmp_path / where).begin(TODAY))
 
 
-NOBODY = """
-import pathlib, sys
-from proxy.admission.history import HistoryError, HistoryFile, look
+BOTH = """
+import pathlib, subprocess, sys
+from proxy.admission.history import HistoryError, HistoryFile, look, sums_by_key
 def said(attempt):
     try: attempt()
     except HistoryError as exc: return str(exc)
-for name in sys.argv[2:]:
-    path = pathlib.Path(sys.argv[1], name)
-    told, first = said(lambda: look(path, 1)), said(lambda: HistoryFile(path).begin(1))
-    print(told if told == first else f"{told!r} is not {first!r}")
+def told(path):
+    looked, begun = said(lambda: look(path, 1)), said(lambda: HistoryFile(path).begin(1))
+    print(looked if looked == begun else f"{looked!r} is not {begun!r}")
+"""
+
+NOBODY = f"""{BOTH}
+folder = pathlib.Path(sys.argv[1])
+for name in sys.argv[2:]: told(folder / name)
+print(said(lambda: sums_by_key(folder / "unreadable.db", 1)))
 """
 
 
@@ -133,11 +139,19 @@ def test_a_user_without_the_right() -> None:
     # Not in pytest's folder, which nobody else may enter.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
+        Path(folder, "theirs").mkdir()
         names = ["others.db", "own.db", "new.db", "unreadable.db"]
-        for name in ("others.db", "own.db", "unreadable.db"):
-            HistoryFile(Path(folder, name)).begin(1)
-        Path(folder, "others.db").chmod(0o644)
-        os.chown(Path(folder, "own.db"), 65534, -1)
+        names += ["theirs/others.db", "theirs/own.db", "theirs/new.db", "link.db"]
+        for name in names:
+            if "new" not in name and name != "link.db":
+                HistoryFile(Path(folder, name)).begin(1)
+            if "others" in name:
+                Path(folder, name).chmod(0o644)
+            if "own" in name:
+                os.chown(Path(folder, name), 65534, -1)
+        os.chown(Path(folder, "theirs"), 65534, -1)
+        # Its journal will be where it leads.
+        Path(folder, "link.db").symlink_to("theirs/own.db")
         run = subprocess.run(  # noqa: S603 - our own program
             [
                 *("setpriv", "--reuid=65534", "--clear-groups"),
@@ -155,7 +169,39 @@ def test_a_user_without_the_right() -> None:
         f"cannot be written; {who}",
         f"cannot be opened: Permission denied; {who}",
         f"cannot be opened, or nothing written beside it; {who}",
+        f"cannot be written; {who}",
+        *["None"] * 3,
+        "cannot be opened: Permission denied",
     ]
+
+
+ON_A_DISK = f"""{BOTH}
+path = pathlib.Path(sys.argv[1]) / "usage.db"
+def mount(*how): subprocess.run(["mount", *how, path.parent], check=True)
+mount("-t", "tmpfs", "disk")
+told(path)
+mount("-o", "remount,ro")
+told(path)
+told(path.with_name("other.db"))
+print(said(lambda: sums_by_key(path, 1)))
+"""
+
+
+@needs_mounts
+def test_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
+    """Is told as at the start, too, and what is there may be read."""
+    run = subprocess.run(  # noqa: S603 - our own program, in a namespace of its own
+        ["unshare", "--mount", sys.executable, "-c", ON_A_DISK, tmp_path],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare failed" in run.stderr or "mount:" in run.stderr:
+        pytest.skip(f"{PREFIX}a disk that cannot be written: nobody may mount one here")
+    first, there, new, read = run.stdout.splitlines()
+    assert (first, read) == ("None", "None"), run.stderr
+    assert there.startswith("cannot be written; user ")
+    assert new == "cannot be opened: Read-only file system"
 
 
 DYING = """
