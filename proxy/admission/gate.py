@@ -143,7 +143,7 @@ class Admission:
 
     async def __aenter__(self) -> Self:
         tokens = self.prompt_tokens + self._output
-        grant = await self._rates.reserve(self._account, self._allowance, tokens)
+        grant = await self._rates.reserve(self._account, self._allowance, tokens, self._output)
         slots = self._slots
         try:
             # As ``Slots.hold`` does, without another block.

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -334,3 +335,18 @@ async def test_no_sdk_sleeps_until_tomorrow(proxy: Launch) -> None:
                 model="m", max_tokens=50, messages=[{"role": "user", "content": "hi"}]
             )
     assert [line["status"] for line in front.log.requests()] == [200, 429, 429]
+
+
+async def test_less_output_passes_at_once_and_its_client_is_told(proxy: Launch) -> None:
+    """With the number in the refusal, and not with one more."""
+    front = await proxy(key_tokens_per_minute=200, clocks=Clocks(monotonic=Clock()))
+    # The prompt is taken for what it was, from then on.
+    front.upstream.reply = whole(20, 60)
+    assert (await ask(front, 60)).status == 200
+    refused = await ask(front, 150)
+    assert refused.status == 429
+    found = re.search(r"with at most ([0-9]+) tokens of output", refused.json()["error"]["message"])
+    assert found is not None
+    fits = int(found[1])
+    assert (await ask(front, fits + 1)).status == 429
+    assert (await ask(front, fits)).status == 200

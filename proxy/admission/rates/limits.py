@@ -99,10 +99,18 @@ class RateLimits:
             raise wording.exceeded(ask, decision)
         return wording.fields(ask, decision)
 
-    async def reserve(self, account: str, allowance: Allowance, tokens: int) -> Grant:
+    async def reserve(
+        self, account: str, allowance: Allowance, tokens: int, output_tokens: int = 0
+    ) -> Grant:
         """Charges what a request may use at most, and counts it among those that run.
 
         Everything is tested before anything is charged.
+
+        Args:
+            account: Whose limits count.
+            allowance: What they are.
+            tokens: All that it may use.
+            output_tokens: How many of them it may generate.
 
         Raises:
             RateLimitExceeded: It must wait for one of its limits.
@@ -119,7 +127,7 @@ class RateLimits:
         if self._shared is None:
             decision = self._local.take(account, ask)
             if decision.refused_by is not None:
-                raise wording.exceeded(ask, decision)
+                raise wording.exceeded(ask, decision, output_tokens)
             charge = charged(account, ask, decision, _LOCAL)
             return Grant(wording.fields(ask, decision), charge, None, account)
         books = self._books_of(account)
@@ -130,7 +138,7 @@ class RateLimits:
             else await self._take(books, account, ask, lease)
         )
         if decision.refused_by is not None:
-            raise wording.exceeded(ask, decision)
+            raise wording.exceeded(ask, decision, output_tokens)
         if books is not None and lease:
             books.hold(account, lease)
             # Redis will hear of it also if it did not grant it, and must hear of its end.

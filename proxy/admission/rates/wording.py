@@ -68,8 +68,14 @@ def duration(ticks: int) -> bytes:
     return b"%dm%ds" % (minutes, seconds) if minutes else b"%ds" % seconds
 
 
-def exceeded(ask: Ask, decision: Decision) -> RateLimitExceeded:
-    """The refusal of what would pass later."""
+def exceeded(ask: Ask, decision: Decision, output_tokens: int = 0) -> RateLimitExceeded:
+    """The refusal of what would pass later.
+
+    Args:
+        ask: What was asked.
+        decision: What has become of it.
+        output_tokens: How much of it need not have been asked for.
+    """
     at = decision.refused_by
     assert at is not None  # noqa: S101 - for mypy
     seconds = whole_seconds(decision.wait)
@@ -85,12 +91,25 @@ def exceeded(ask: Ask, decision: Decision) -> RateLimitExceeded:
         said = (
             f"You may use {_rate(ask.meters[at], ask.limits[at])}: this request may use "
             f"{ask.amount:,}, and {decision.readings[at].remaining:,} are left. {_again(seconds)}"
+            f"{_less(ask.amount, output_tokens, decision)}"
         )
     headers = fields(ask, decision)
     if seconds > _PATIENCE_SECONDS:
         # Anthropic's SDK would sleep until tomorrow without a word; OpenAI's asks again at once.
         headers.append((b"x-should-retry", b"false"))
     return RateLimitExceeded(said, retry_after_seconds=seconds, headers=headers)
+
+
+def _less(tokens: int, output_tokens: int, decision: Decision) -> str:
+    """What would fit at once, if the prompt and some output do."""
+    left = min(reading.remaining for reading in decision.readings)
+    output = left - (tokens - output_tokens)
+    if not 0 < output < output_tokens:
+        return ""
+    return (
+        f" Or ask for less: with at most {output:,} {_plural(output, 'token')} of output "
+        "(max_tokens, over all choices) it fits what is left."
+    )
 
 
 def too_large(meter: Meter, limit: int, tokens: int) -> RequestExceedsRateLimit:
