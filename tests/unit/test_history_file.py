@@ -121,10 +121,40 @@ def test_the_days_that_count(file: HistoryFile, day: int, counts: bool) -> None:
 
 def test_what_is_too_old_is_forgotten(file: HistoryFile, path: Path) -> None:
     """When a process begins; the last day that is kept is kept."""
-    file.add({(TODAY - KEPT_DAYS - ago, "a"): (1, 1, 1, 1) for ago in (0, 1)})
-    assert len(rows(path)) == 2
+    days = (TODAY - KEPT_DAYS - 1, TODAY - KEPT_DAYS, TODAY)
+    file.add({(day, "a"): (1, 1, 1, 1) for day in days})
+    assert len(rows(path)) == 3
     file.begin(TODAY)
-    assert [row[0] for row in rows(path)] == [TODAY - KEPT_DAYS]
+    assert [row[0] for row in rows(path)] == [TODAY - KEPT_DAYS, TODAY]
+
+
+def test_a_clock_that_is_far_ahead_forgets_nothing(file: HistoryFile, path: Path) -> None:
+    """Nor does one that was, when it is right again; what is old by the newest day is old."""
+    days = (TODAY - KEPT_DAYS - 1, TODAY - 1, TODAY)
+    file.add({(day, "a"): (1, 1, 1, 1) for day in days})
+    file.begin(TODAY + 30_000)
+    assert [row[0] for row in rows(path)] == [TODAY - 1, TODAY]
+    file.add({(TODAY + 30_000, "a"): (1, 1, 1, 1)})
+    assert file.begin(TODAY) == Kept({"a": {TODAY - 1: 1, TODAY: 1}}, 30_000)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        pytest.param("day", "'x'", id="a text for a day"),
+        pytest.param("day", "x'00'", id="bytes for a day"),
+        pytest.param("key_id", "x'61'", id="bytes for an id"),
+    ],
+)
+def test_what_is_no_day_or_id_does_not_count(
+    file: HistoryFile, path: Path, column: str, value: str
+) -> None:
+    """By hand, too; the process begins with what else there is."""
+    file.add({(TODAY, "a"): (1, 1, 1, 1), (TODAY, "b"): (2, 1, 1, 1)})
+    with altered(path) as connection:
+        connection.execute(f"UPDATE usage SET {column} = {value} WHERE key_id = 'a'")  # noqa: S608
+    assert file.begin(TODAY) == Kept({"b": {TODAY: 2}})
+    assert len(rows(path)) == 2
 
 
 @pytest.mark.parametrize("number", ["'many'", "x'00'", "-7", "0.5"])

@@ -185,6 +185,30 @@ async def test_what_is_kept_is_no_more_than_a_row_a_day_and_key(bench: Bench) ->
     assert bench.lost == [3]
 
 
+async def test_a_thread_that_is_not_to_be_had(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends nothing: it is told, and what it should have written is written by the next, or at the end."""
+
+    async def none(*_args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "to_thread", none)
+        for _ in range(3):
+            bench.use(5)
+            await bench.history.flush()
+        assert bench.history.problem == "cannot be written: RuntimeError"
+        running = asyncio.create_task(bench.history.run())
+        await asyncio.sleep(0.01)
+        assert not running.done()
+        running.cancel()
+    await bench.history.aclose()
+    assert [row[1:4] for row in bench.rows()] == [("a", 0, 3)]
+    assert [said is None for said in bench.told] == [False, True]
+    assert bench.lost == []
+
+
 async def test_what_was_owed_is_written_at_the_end(bench: Bench) -> None:
     """Also if nothing was used since."""
     with bench.locked():

@@ -17,7 +17,7 @@ from proxy.admission.history import causes, table
 from proxy.admission.history.table import HistoryError, Kept
 
 KEPT_DAYS = 400
-"""How many days before today are kept."""
+"""How many days are kept before today, or before the newest that is there, whichever is earlier."""
 
 BUSY_SECONDS = 2.0
 """How long somebody else's lock is waited for."""
@@ -56,7 +56,7 @@ class HistoryFile:
         with self._transaction() as connection:
             table.check_whole(connection)
             connection.execute(table.SIGN)
-            connection.execute("DELETE FROM usage WHERE day < ?", (today - KEPT_DAYS,))
+            connection.execute(table.FORGET, (today, KEPT_DAYS))
             return table.kept(connection, today)
 
     def add(self, rows: Rows) -> None:

@@ -49,6 +49,8 @@ class History:
         self._write_seconds = write_seconds
         self.problem: str | None = None
         self._fresh: dict[tuple[int, str], list[int]] = {}
+        # For the next thread, or left by one that never began.
+        self._handed: dict[tuple[int, str], list[int]] = {}
         # Of threads alone, of which there is one at a time.
         self._owed: dict[tuple[int, str], list[int]] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -94,11 +96,11 @@ class History:
 
     async def aclose(self) -> None:
         """Writes what there is, for the last time."""
-        if self._writing is not None:
+        if self._writing is not None or self._handed:
             await self.flush()
         await self.flush()
-        if self._owed:
-            self._on_lost(len(self._owed))
+        if lost := len(self._owed) + len(self._handed) + len(self._fresh):
+            self._on_lost(lost)
 
     def _row(self, day: int, account: str) -> list[int]:
         row = self._fresh.get((day, account))
@@ -108,19 +110,27 @@ class History:
 
     async def _write(self) -> None:
         try:
-            if not self._fresh and not self._owed:
+            if not self._handed:
+                self._handed, self._fresh = self._fresh, {}
+            if not self._handed and not self._owed:
                 return
-            fresh, self._fresh = self._fresh, {}
-            problem = await asyncio.to_thread(self._add, fresh)
+            problem = await asyncio.to_thread(self._add)
+        except Exception as exc:  # noqa: BLE001 - such as no thread to be had: nothing ends the writer
+            problem = f"cannot be written: {type(exc).__name__}"
         finally:
             self._writing = None
         if (problem is None) != (self.problem is None):
             self._on_change(problem)
         self.problem = problem
 
-    def _add(self, fresh: dict[tuple[int, str], list[int]]) -> str | None:
-        """In a thread: adds it to what is owed, and all of that to the file; says why it cannot."""
-        for key, numbers in fresh.items():
+    def _add(self) -> str | None:
+        """In a thread: adds what was handed to it to what is owed, and all of that to the file.
+
+        Returns:
+            Why it cannot.
+        """
+        handed, self._handed = self._handed, {}
+        for key, numbers in handed.items():
             owed = self._owed.setdefault(key, [0, 0, 0, 0])
             for at, number in enumerate(numbers):
                 owed[at] += number

@@ -27,6 +27,13 @@ PRAGMA application_id = {_APPLICATION};
 SIGN = f"PRAGMA user_version = {VERSION}"
 
 
+# A clock that is far ahead at one start must not cost all that there is.
+FORGET = """
+DELETE FROM usage
+WHERE day < min(?, (SELECT max(day) FROM usage WHERE typeof(day) = 'integer')) - ?
+"""
+
+
 class HistoryError(Exception):
     """The file cannot be used as it is. The text says why, without its name; fit for the log."""
 
@@ -98,12 +105,14 @@ def make(connection: sqlite3.Connection) -> None:
 
 def kept(connection: sqlite3.Connection, today: int) -> Kept:
     """What is in it of the days that still count."""
-    (newest,) = connection.execute("SELECT max(day) FROM usage").fetchone()
+    # By hand somebody may have written a text.
+    (newest,) = connection.execute(
+        "SELECT max(day) FROM usage WHERE typeof(day) = 'integer'"
+    ).fetchone()
     rows = connection.execute(
         "SELECT key_id, day, charged_tokens FROM usage"
-        # By hand somebody may have written a text.
-        " WHERE day BETWEEN ? AND ? AND typeof(charged_tokens) = 'integer'"
-        " AND charged_tokens > 0",
+        " WHERE day BETWEEN ? AND ? AND typeof(key_id) = 'text'"
+        " AND typeof(charged_tokens) = 'integer' AND charged_tokens > 0",
         (today - 1, today + 1),
     )
     charged: dict[str, dict[int, int]] = {}
