@@ -87,3 +87,16 @@ async def test_who_leaves_one_event_before_has_left(
         line = await running.log.nth(0)
         assert (line["status"], line["outcome"]) == (499, "client_disconnected")
         running.assert_counted(line)
+
+
+@pytest.mark.parametrize(("path", "body", "stream"), STREAMS)
+async def test_an_engine_that_breaks_off_behind_it_has_failed(
+    proxy: Launch, path: str, body: bytes, stream: bytes
+) -> None:
+    """It is only clients that may leave there."""
+    running = await proxy()
+    running.upstream.reply = [SSE_HEAD, chunk(stream), End.FIN]
+    client = await running.connect()
+    await client.send(request_bytes("POST", path, {**BEARER, **JSON}, body))
+    line = await running.log.nth(0)
+    assert (line["status"], line["outcome"]) == (200, "upstream_error")

@@ -16,6 +16,7 @@ from tests.harness import warp
 EVENT = b"data: a\n\n"
 HALF = b"data: a\n"
 REST = b"\n"
+DONE = b"data: [DONE]\n\n"
 
 
 class Stream:
@@ -122,8 +123,8 @@ async def test_where_comments_are_off_chunks_go_through() -> None:
     stream.open()
     stream.push(REST)
     assert not stream.keep_alive.has_said_all(Dialect.OPENAI)
-    stream.push(b"data: [DONE]\n\n")
-    assert [chunk for _, chunk in stream.taken] == [REST, b"data: [DONE]\n\n"]
+    stream.push(DONE)
+    assert [chunk for _, chunk in stream.taken] == [REST, DONE]
     assert stream.keep_alive.has_said_all(Dialect.OPENAI)
 
 
@@ -178,3 +179,34 @@ def test_a_comment_that_waits_comes_before_what_is_pushed() -> None:
     order = warp.run(play())
     start, body = "http.response.start", "http.response.body"
     assert order == [start, "comment", "open", HALF, "done", body]
+
+
+@pytest.mark.parametrize(
+    ("last", "behind", "has_all"),
+    [
+        pytest.param(DONE, False, True, id="at the last event"),
+        pytest.param(DONE, True, False, id="with so much unread that it may not have come"),
+        pytest.param(EVENT, False, False, id="before it"),
+        pytest.param(DONE[:-1], False, False, id="within it"),
+    ],
+)
+async def test_whether_who_leaves_has_had_everything(
+    last: bytes, *, behind: bool, has_all: bool
+) -> None:
+    """It is known once the answer is broken off."""
+    client = Client()
+    client.behind = behind
+    context = RequestContext(request_id="r", method="POST", client="c", headers=[], started=0.0)
+
+    async def play() -> None:
+        with Answer(context, client.send, client=client) as answer:
+            await answer.begin_events([])
+            sink = await answer.open(Flow())
+            assert sink is not None
+            sink(EVENT)
+            sink(last)
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await play()
+    assert context.has_all is has_all
