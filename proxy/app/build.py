@@ -17,7 +17,7 @@ from proxy.app.server import Bulwark
 from proxy.auth.keys import KeyStore
 from proxy.config import Settings
 from proxy.cors import Cors
-from proxy.dispatch import Upstream
+from proxy.forward.dispatch import Upstream
 from proxy.lifeline import Lifelines
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics

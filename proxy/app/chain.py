@@ -6,9 +6,9 @@ from proxy.admission.estimates import Estimates
 from proxy.admission.gate import Gate
 from proxy.app.parts import Parts
 from proxy.auth.guessing import Guessing
-from proxy.dispatch import Timeouts
 from proxy.endpoints import EndpointTable
 from proxy.forward import Forward
+from proxy.forward.dispatch import Timeouts
 from proxy.middleware.access import AccessLayer
 from proxy.middleware.admission import AdmissionLayer
 from proxy.middleware.auth import AuthLayer

@@ -12,7 +12,7 @@ from proxy.auth.keys import KeyStore
 from proxy.auth.reload import KeyFileWatch
 from proxy.config import Settings
 from proxy.cors import Cors
-from proxy.dispatch import Upstream
+from proxy.forward.dispatch import Upstream
 from proxy.lifeline import Lifelines
 from proxy.telemetry.log import Log
 from proxy.telemetry.metrics import Metrics

@@ -260,7 +260,7 @@ async def test_a_bug_is_500_and_tells_nobody_what_it_saw(proxy: Launch) -> None:
     line = await front.log.of(answer)
     assert (line["level"], line["outcome"]) == ("error", "internal_error")
     assert line["fault"].startswith("KeyError from ValueError at tests.contract.test_errors:")
-    assert "Buggy.handle_async_request < proxy.dispatch:" in line["fault"]
+    assert "Buggy.handle_async_request < proxy.forward.dispatch:" in line["fault"]
     assert CANARY not in front.log.text + answer.body.decode()
     front.assert_counted(line)
 

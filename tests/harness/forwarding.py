@@ -19,10 +19,10 @@ from proxy.admission.estimates import Estimates
 from proxy.admission.gate import Gate
 from proxy.admission.slots import Slots
 from proxy.context import RequestContext
-from proxy.dispatch import Timeouts, Upstream
 from proxy.endpoints import ENDPOINTS, EndpointTable
 from proxy.errors import ProxyError
 from proxy.forward import Forward
+from proxy.forward.dispatch import Timeouts, Upstream
 from proxy.lifeline import Lifelines
 from proxy.policy import Limits, Policy
 from proxy.principal import Principal

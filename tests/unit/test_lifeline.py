@@ -19,7 +19,7 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.lifeline import Deadline, Lifeline, Lifelines
-from proxy.scopes import TaskScope
+from proxy.lifeline.scopes import TaskScope
 
 LONG = Deadline(3600.0, lambda: UpstreamTimeout("total"))
 SHORT = Deadline(0.02, lambda: UpstreamTimeout("phase"))

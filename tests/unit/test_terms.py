@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from proxy.forward.terms import TermsOfPrincipals
 from proxy.principal import ANONYMOUS, Allowance, Principal
-from proxy.terms import TermsOfPrincipals
 
 REMEMBERED = 1024
 

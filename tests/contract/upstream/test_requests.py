@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.dispatch import Timeouts
 from proxy.errors import Reason
+from proxy.forward.dispatch import Timeouts
 from tests.harness import upstream as harness
 from tests.harness.client import RawResponse, request_bytes
 from tests.harness.deaf import connecting, deaf_port

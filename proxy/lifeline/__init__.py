@@ -14,11 +14,11 @@ from typing import Self
 
 from starlette.types import Receive
 
-from proxy.alarm import Alarm
 from proxy.errors import ClientDisconnected, ProxyError, Refusal, ShuttingDown
+from proxy.lifeline.alarm import Alarm
+from proxy.lifeline.scopes import Scope, TaskScope
 from proxy.patience import HELD_UP_SECONDS, READING_SECONDS
 from proxy.pipe import Client
-from proxy.scopes import Scope, TaskScope
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from proxy.admission.gate import Admission, Demand, Gate
 from proxy.admission.slots import Slots
 from proxy.answer import Answer
 from proxy.context import RequestContext
-from proxy.dispatch import Dispatch, Question, Timeouts, Upstream, late
 from proxy.endpoints import BodyKind, Endpoint
 from proxy.errors import InternalError, Reason, RequestTimeout, UpstreamError
+from proxy.forward.dispatch import Dispatch, Question, Timeouts, Upstream, late
+from proxy.forward.listing import Listing
+from proxy.forward.terms import TermsOfPrincipals
 from proxy.intake import Intake
 from proxy.lifeline import Deadline, Lifeline, Lifelines
-from proxy.listing import Listing
 from proxy.metering import demand_of, is_counted, meter_of
 from proxy.pipe import CLIENT, Client
 from proxy.policy import Terms, Verdict
@@ -29,7 +30,6 @@ from proxy.policy.query import check_query
 from proxy.principal import Allowance, Principal
 from proxy.relay import Relay
 from proxy.telemetry.usage import Usage, UsageMeter
-from proxy.terms import TermsOfPrincipals
 
 # A look at HTTPStatus is a call.
 _FIRST_FAULT = 500
