@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.errors import ShuttingDown, UpstreamError
+from proxy.errors import Reason, ShuttingDown, UpstreamError
 from tests.harness import upstream as harness
 from tests.harness.client import BrokenOff
 from tests.harness.forwarding import chat, forwarding, post
@@ -93,7 +93,8 @@ async def test_an_error_of_the_upstream_keeps_its_status(upstream: Upstream, sta
     async with forwarding(upstream.url) as front:
         answer = await front.ask(STREAM)
         assert front.contexts[0].upstream_status == status
-        assert front.contexts[0].outcome is None
+        # Who asks wrongly has made no fault happen.
+        assert front.contexts[0].outcome is (Reason.UPSTREAM_ERROR if status >= 500 else None)
     assert answer.status == status
     assert answer.body == b'{"error":{"message":"no"}}'
     assert answer.header(b"retry-after") == b"30"
