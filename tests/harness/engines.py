@@ -206,8 +206,7 @@ class Engine:
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - nothing of it comes from outside
-                # Behind everything else: what is measured is the proxy, on the same few cores.
-                ["nice", "-n", "10", *command, *self.arguments],  # noqa: S607 - of coreutils
+                [*command, *self.arguments],
                 env={**os.environ, **self.kind.environment, **self.environment},
                 cwd=self.log.parent,
                 stdin=subprocess.DEVNULL,
