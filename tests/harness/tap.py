@@ -46,11 +46,15 @@ class _FromProxy(Connection):
         super().__init__(tap)
         self._tap = tap
         self.answer = bytearray()
-        tap.answers.append(self.answer)
         self._engine: asyncio.Transport | None = None
         self._unsent = bytearray()
         self._ended = False
         self.engine_ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Its answers have the index that it has."""
+        super().connection_made(transport)
+        self._tap.answers.append(self.answer)
 
     async def _answer(self) -> None:
         """Connects, and hands over what has come meanwhile."""

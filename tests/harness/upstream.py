@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, upstream: "Upstream") -> None:
         self._upstream = upstream
-        self.index = len(upstream.connections)
+        self.index = -1  # until it is made: several may be accepted in one turn of the loop
         self.received = bytearray()
         self.closed = asyncio.Event()
         self.write_blocked = asyncio.Event()
@@ -192,6 +192,7 @@ class Connection(asyncio.Protocol):
         """Accepted."""
         # uvloop's transports do not inherit from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
+        self.index = len(self._upstream.connections)
         self._upstream.connections.append(self)
         if not self._upstream.reads:
             # Not at once: uvloop begins to read only after this, and would undo it.

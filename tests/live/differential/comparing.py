@@ -134,7 +134,9 @@ class Run:
         compared = Compared(body, response, self._cost(body), None)
         arrived = self._arrived(compared.request_id)
         if len(arrived) != (compared.cost is not None):
-            compared.findings.append(f"reached the engine {len(arrived)} times")
+            compared.findings.append(
+                f"reached the engine {len(arrived)} times ({self._fates(compared.request_id)})"
+            )
         if not arrived or compared.cost is None:
             return compared
         compared.received = arrived[0]
@@ -182,6 +184,20 @@ class Run:
         there = [other for other in tap.requests if other.connection == request.connection]
         answered = _ANSWER.findall(tap.answers[request.connection])
         return there[-1] is request and len(there) > 1 and len(answered) == len(there) - 1
+
+    def _fates(self, request_id: str) -> str:
+        """What became of the connections on which it arrived."""
+        tap = tap_of(self.running)
+        fates = []
+        for request in self._received.get(request_id.encode(), []):
+            there = [other for other in tap.requests if other.connection == request.connection]
+            answered = _ANSWER.findall(tap.answers[request.connection])
+            closed = tap.connections[request.connection].closed.is_set()
+            fates.append(
+                f"number {there.index(request) + 1} of {len(there)} on connection "
+                f"{request.connection}, {len(answered)} answered, {'closed' if closed else 'open'}"
+            )
+        return "; ".join(fates)
 
     # What is more than it may be.
 
