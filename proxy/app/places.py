@@ -34,8 +34,9 @@ def _limits(settings: Settings, log: Log) -> ConnectionLimits:
         idle=settings.max_idle_connections,
         per_address=settings.max_connections_per_address,
     )
-    # Requests without a body, which ask for a list, have as many places again.
-    upstream = 2 * settings.max_inflight
+    # Requests without a body, which ask for a list, have as many places again; and no connection has
+    # more than one request at a time.
+    upstream = min(2 * settings.max_inflight, limits.open)
     clients = limits.open + limits.told + _ADMIN.open + _ADMIN.told
     allowed = descriptors.allow(descriptors.needed(clients, upstream))
     if not allowed.suffice:

@@ -25,8 +25,12 @@ class Descriptors:
         return self.limit >= self.needed
 
     def connections(self, upstream: int) -> int:
-        """How many connections of clients there can be, beside those to the upstream."""
-        return max(0, self.limit - upstream - _OTHERS)
+        """How many connections of clients there can be, beside those to the upstream.
+
+        Each has one request at a time: those to the upstream take half of the room at most.
+        """
+        room = self.limit - _OTHERS
+        return max(0, room - upstream, room // 2)
 
 
 def needed(clients: int, upstream: int) -> int:

@@ -24,6 +24,10 @@ ENOUGH = 4096 + 256 + (64 + 8) + 2 * 32 + 128
         pytest.param(ENOUGH - 1, 32, 4095, id="one too few is one place fewer"),
         pytest.param(1000, 32, 644, id="an eighth of few is for those who are told"),
         pytest.param(1000, 132, 469, id="the upstream takes two for each request"),
+        pytest.param(1000, 65_536, 319, id="but never more than one for each client"),
+        pytest.param(
+            2 * ENOUGH, 65_536, None, id="so that twice as many are enough for any number"
+        ),
         pytest.param(100, 32, 8, id="never fewer than a few"),
     ],
 )
